@@ -1,0 +1,113 @@
+"""The database: engine, the two kinds of session, dialect differences. Nothing else may depend on SQLite.
+
+Reading takes `Database.read()`, writing `Database.write()` (SQLite: BEGIN IMMEDIATE, the write lock up front; a
+deferred transaction that reads and then writes fails at once with "database is locked" whatever busy_timeout says).
+The unit of work commits, never the code inside it. No network call and no directory walk inside a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, make_url
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+
+_NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    """Base of every table class; rooms declare theirs in `app.<room>.tables`."""
+
+    metadata = MetaData(naming_convention=_NAMING)
+
+
+class Database:
+    """One engine, made once per process by `app.main` or a command."""
+
+    def __init__(self, url: str) -> None:
+        self.url = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.engine = _make_engine(url, self.is_sqlite)
+        self._read = sessionmaker(self.engine, expire_on_commit=False)
+        self._write = sessionmaker(self.engine.execution_options(sqlite_begin="IMMEDIATE"), expire_on_commit=False)
+        self._durable = sessionmaker(
+            self.engine.execution_options(sqlite_begin="IMMEDIATE", sqlite_durable=True), expire_on_commit=False
+        )
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A short consistent snapshot. Writing in it is a bug."""
+        with self._read() as session:
+            yield session
+
+    @contextmanager
+    def write(self, *, durable: bool = False) -> Iterator[Session]:
+        """One unit of work: commits at the end, rolls back on an exception.
+
+        `durable` commits with synchronous=FULL: what it wrote survives a power cut (RULES.md R7 intents).
+        """
+        with (self._durable if durable else self._write)() as session, session.begin():
+            yield session
+
+    def dispose(self) -> None:
+        self.engine.dispose()
+
+
+def _make_engine(url: str, is_sqlite: bool) -> Engine:
+    if not is_sqlite:
+        return create_engine(url, pool_pre_ping=True)
+    engine = create_engine(url, connect_args={"timeout": 15.0})
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: DBAPIConnection, _record: object) -> None:
+        connection.isolation_level = None  # type: ignore[attr-defined]  # we say BEGIN ourselves
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")  # only takes effect before the first table
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA busy_timeout=15000")
+        cursor.execute("PRAGMA cache_size=-16000")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        options = connection.get_execution_options()
+        # synchronous cannot change inside a transaction, and the connection goes back to a pool: set it every time.
+        if options.get("sqlite_begin"):
+            connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options.get('sqlite_durable') else 'NORMAL'}")
+        connection.exec_driver_sql(f"BEGIN {options.get('sqlite_begin', 'DEFERRED')}")
+
+    return engine
+
+
+def insert_ignore(session: Session, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
+    """INSERT … ON CONFLICT DO NOTHING; returns how many rows were really inserted (0 = somebody else has it)."""
+    result = session.execute(_insert(session, table).on_conflict_do_nothing(), list(rows))
+    return int(result.rowcount)
+
+
+def upsert(
+    session: Session, table: Table, rows: Sequence[Mapping[str, Any]], *, key: Sequence[str], update: Sequence[str]
+) -> None:
+    """INSERT … ON CONFLICT (key) DO UPDATE SET the `update` columns."""
+    statement = _insert(session, table)
+    session.execute(
+        statement.on_conflict_do_update(index_elements=list(key), set_={c: statement.excluded[c] for c in update}),
+        list(rows),
+    )
+
+
+def _insert(session: Session, table: Table) -> Any:
+    postgres = session.get_bind().dialect.name == "postgresql"
+    return postgresql.insert(table) if postgres else sqlite.insert(table)

@@ -1,0 +1,138 @@
+"""All settings, from the environment or `.env`, prefix TIERKEEPER_; docs/SETTINGS.md lists each (a test compares)."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.errors import FieldError, InvalidInput
+
+PREFIX = "TIERKEEPER_"
+# Read by the command line as a client of a running panel, not by the panel itself.
+CLIENT_NAMES = frozenset({"TIERKEEPER_URL", "TIERKEEPER_TOKEN"})
+# Kubernetes injects these into every pod of a namespace that has a service named "tierkeeper".
+_KUBERNETES = re.compile(r"^TIERKEEPER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_.+)$")
+# Used by the project's own tests and tools.
+_TOOLING = frozenset({"TIERKEEPER_REAL", "TIERKEEPER_REAL_CACHE"})
+
+log = structlog.get_logger()
+
+
+class Settings(BaseSettings):
+    """The panel's settings. Field docstrings are the documentation shown by `tierkeeper serve --help`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True)
+
+    data_dir: Path = Field(Path("./var"), description="Directory for the database, backups and locks.")
+    database_url: str | None = Field(None, description="SQLAlchemy URL; default is tierkeeper.db in DATA_DIR.")
+    host: str = Field("127.0.0.1", description="Address the panel listens on.")
+    port: int = Field(8090, ge=0, le=65535, description="Port the panel listens on; 0 takes a free one.")
+    poll_seconds: float = Field(10.0, ge=1.0, le=3600.0, description="Seconds between two polls of a target.")
+    admin_password: SecretStr | None = Field(
+        None, description="Password of the user admin; else one is made and printed once."
+    )
+    targets_file: Path | None = Field(None, description="YAML that declares servers, engines, stores and policies.")
+    metrics_token: SecretStr | None = Field(None, description="When set, GET /metrics needs it as a bearer token.")
+    secure_cookies: bool = Field(
+        False, description="Set when people reach the panel over https: __Host- cookies with Secure."
+    )
+    root_path: str = Field("", description="Path prefix that a reverse proxy strips, such as /tierkeeper.")
+    allow_link_local: bool = Field(False, description="Allow targets on link-local and cloud metadata addresses.")
+    session_idle_seconds: float = Field(12 * 3600.0, gt=0, description="A session unused for this long ends.")
+    session_absolute_seconds: float = Field(7 * 86400.0, gt=0, description="A session older than this ends.")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+    @field_validator("log_level")
+    @classmethod
+    def _known_level(cls, value: str) -> str:
+        level = value.upper()
+        if level not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
+            raise ValueError("use DEBUG, INFO, WARNING or ERROR")
+        return level
+
+    @field_validator("root_path")
+    @classmethod
+    def _clean_root(cls, value: str) -> str:
+        if value and (not value.startswith("/") or value.endswith("/")):
+            raise ValueError("start with / and do not end with /, as in /tierkeeper")
+        return value
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The database URL in force."""
+        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'tierkeeper.db'}"
+
+
+def load_settings(environment: Mapping[str, str] | None = None, **overrides: object) -> Settings:
+    """Settings from the process environment and `.env`, with `overrides` (command-line flags) on top.
+
+    Raises InvalidInput that names the variable, its value and the nearest known name or the allowed range.
+    """
+    environment = dict(os.environ if environment is None else environment)
+    # A service named "tierkeeper" makes Kubernetes inject TIERKEEPER_PORT=tcp://10.0.0.1:8090: not our PORT.
+    injected = {n for n in environment if _KUBERNETES.match(n)}
+    if environment.get("TIERKEEPER_PORT", "").startswith("tcp://"):
+        injected.add("TIERKEEPER_PORT")
+    if injected:
+        log.info("settings.kubernetes_names_ignored", names=sorted(injected))
+    names = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields}
+    unknown = [n for n in environment if n.startswith(PREFIX) and n not in names | CLIENT_NAMES | _TOOLING | injected]
+    unknown += [n for n in _dotenv_names() if n.startswith(PREFIX) and n not in names | CLIENT_NAMES | injected]
+    if unknown:
+        raise InvalidInput(
+            "; ".join(_unknown(n, names) for n in sorted(set(unknown))),
+            errors=tuple(FieldError(n, _unknown(n, names)) for n in sorted(set(unknown))),
+        )
+    values = {
+        field: environment[f"{PREFIX}{field.upper()}"]
+        for field in Settings.model_fields
+        if f"{PREFIX}{field.upper()}" in environment and f"{PREFIX}{field.upper()}" not in injected
+    }
+    values.update({k: v for k, v in overrides.items() if v is not None})  # type: ignore[misc]
+    try:
+        return _IsolatedSettings(**values)  # type: ignore[arg-type]
+    except ValidationError as error:
+        found = tuple(
+            FieldError(f"{PREFIX}{'_'.join(map(str, e['loc'])).upper()}", f"{_shown(e)}: {e['msg']}")
+            for e in error.errors()
+        )
+        raise InvalidInput("; ".join(f"{f.field}={f.message}" for f in found), errors=found) from None
+
+
+class _IsolatedSettings(Settings):
+    """Reads `.env` but not os.environ: `load_settings` has already chosen what of that counts."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls, init_settings, env_settings, dotenv_settings, file_secret_settings
+    ):  # type: ignore[no-untyped-def]
+        return init_settings, dotenv_settings
+
+
+def _shown(error: object) -> str:
+    value = error.get("input") if isinstance(error, dict) else None
+    return "(hidden)" if isinstance(value, SecretStr) else repr(value)
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)
+    return f"{name} is not a setting; the nearest is {near[0]}"
+
+
+def _dotenv_names() -> list[str]:
+    path = Path(".env")
+    if not path.is_file():
+        return []
+    lines = path.read_text("utf-8", errors="replace").splitlines()
+    return [
+        line.split("=", 1)[0].removeprefix("export ").strip()
+        for line in lines
+        if "=" in line and not line.lstrip().startswith("#")
+    ]
