@@ -70,7 +70,7 @@ def _make_engine(url: str, is_sqlite: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _on_connect(connection: DBAPIConnection, _record: object) -> None:
-        connection.isolation_level = None  # type: ignore[attr-defined]  # we say BEGIN ourselves
+        connection.isolation_level = None  # we say BEGIN ourselves
         cursor = connection.cursor()
         cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")  # only takes effect before the first table
         cursor.execute("PRAGMA journal_mode=WAL")
@@ -94,7 +94,7 @@ def _make_engine(url: str, is_sqlite: bool) -> Engine:
 def insert_ignore(session: Session, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
     """INSERT … ON CONFLICT DO NOTHING; returns how many rows were really inserted (0 = somebody else has it)."""
     result = session.execute(_insert(session, table).on_conflict_do_nothing(), list(rows))
-    return int(result.rowcount)
+    return int(result.rowcount)  # type: ignore[attr-defined]
 
 
 def upsert(

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -110,9 +111,8 @@ class _IsolatedSettings(Settings):
     """Reads `.env` but not os.environ: `load_settings` has already chosen what of that counts."""
 
     @classmethod
-    def settings_customise_sources(
-        cls, settings_cls, init_settings, env_settings, dotenv_settings, file_secret_settings
-    ):  # type: ignore[no-untyped-def]
+    def settings_customise_sources(cls, *_args: Any, **sources: Any) -> tuple[Any, ...]:
+        init_settings, dotenv_settings = sources["init_settings"], sources["dotenv_settings"]
         return init_settings, dotenv_settings
 
 

@@ -46,7 +46,7 @@ class Engine(Base):
     api_key: Mapped[str | None] = mapped_column(default=None)
     headers: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
-    # What the operator entered where no dev mode tells (RULES.md C1): {"dtype": …, "kv_cache_dtype": …, "chunk_size": …},
+    # What the operator entered where no dev mode tells (RULES.md C1), such as {"dtype": …, "kv_cache_dtype": …}:
     # valid only for the engine process that had this start time when it was entered.
     entered_facts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     entered_for_process_start: Mapped[float | None] = mapped_column(default=None)

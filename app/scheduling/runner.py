@@ -1,0 +1,215 @@
+"""Runs long work in worker threads of this process. See `work.py` for what a row of long work is.
+
+Guarantees: a row is run by at most one process (guarded UPDATE); the final state is written by whoever ran it, or by
+the next start that finds its process gone (`interrupted`). Runners must poll `WorkContext.check_cancel()` at least
+every two seconds of work and hold no database session while doing I/O.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy import select, update
+
+from app.clock import Clock
+from app.database import Database
+from app.errors import TierkeeperError
+from app.scheduling.work import CANCELLED, FAILED, INTERRUPTED, QUEUED, RUNNING, SUCCEEDED
+
+log = structlog.get_logger()
+
+
+class Cancelled(Exception):
+    """Raised by `WorkContext.check_cancel`; the runner turns it into state `cancelled`."""
+
+
+@dataclass(frozen=True)
+class WorkKind:
+    """One kind of long work. `table` is an ORM class with WorkColumns.
+
+    run: does the work; returning normally means `succeeded`, Cancelled means `cancelled`, anything else `failed`.
+    recover: called for a row found `interrupted` at start, before new work runs (settle journals here).
+    """
+
+    name: str
+    table: type[Any]
+    run: Callable[[WorkContext], None]
+    recover: Callable[[int], None] | None = None
+
+
+class WorkContext:
+    """What a running piece of work sees of its row."""
+
+    def __init__(self, db: Database, clock: Clock, table: type[Any], work_id: int, stopping: threading.Event) -> None:
+        self.db = db
+        self.clock = clock
+        self.id = work_id
+        self._table = table
+        self._stopping = stopping
+        self._last_write = 0.0
+
+    def progress(self, done: int, total: int | None = None, unit: str = "", *, force: bool = False) -> None:
+        """Records how far the work is; at most twice a second unless forced. Also the heartbeat."""
+        now = self.clock()
+        if not force and 0 <= now - self._last_write < 0.5:
+            return
+        self._last_write = now
+        with self.db.write() as session:
+            session.execute(
+                update(self._table)
+                .where(self._table.id == self.id)
+                .values(progress_done=done, progress_total=total, progress_unit=unit, heartbeat_at=now)
+            )
+
+    def cancelled(self) -> bool:
+        """Whether somebody asked to stop, or the process is shutting down."""
+        if self._stopping.is_set():
+            return True
+        with self.db.read() as session:
+            return bool(session.scalar(select(self._table.cancel_requested).where(self._table.id == self.id)))
+
+    def check_cancel(self) -> None:
+        """Raises Cancelled when `cancelled()`."""
+        if self.cancelled():
+            raise Cancelled
+
+    @property
+    def shutting_down(self) -> bool:
+        return self._stopping.is_set()
+
+
+class WorkRunner:
+    """Worker threads of this process and the kinds they know."""
+
+    def __init__(self, db: Database, clock: Clock, *, threads: int = 4) -> None:
+        self._db = db
+        self._clock = clock
+        self._kinds: dict[str, WorkKind] = {}
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._stopping = threading.Event()
+        self.owner = process_identity(os.getpid())
+
+    def register(self, kind: WorkKind) -> None:
+        self._kinds[kind.name] = kind
+
+    def start(self) -> None:
+        """Starts the threads. Call `recover()` first."""
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="work")
+
+    def stop(self) -> None:
+        """Asks running work to stop at its next check and waits for it; rows end `interrupted`."""
+        self._stopping.set()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def submit(self, kind_name: str, work_id: int) -> Future[None] | None:
+        """Runs a queued row in a thread. Without started threads (a command): runs it here and returns None."""
+        if self._pool is None:
+            self.run_here(kind_name, work_id)
+            return None
+        return self._pool.submit(self.run_here, kind_name, work_id)
+
+    def run_here(self, kind_name: str, work_id: int) -> bool:
+        """Claims and runs one row in the calling thread; False when somebody else has it."""
+        kind = self._kinds[kind_name]
+        if not self._claim(kind, work_id):
+            return False
+        context = WorkContext(self._db, self._clock, kind.table, work_id, self._stopping)
+        state, error = SUCCEEDED, None
+        try:
+            kind.run(context)
+        except Cancelled:
+            state = INTERRUPTED if context.shutting_down else CANCELLED
+            error = "the panel was stopped" if context.shutting_down else None
+        except TierkeeperError as problem:
+            state, error = FAILED, problem.detail
+        except Exception as problem:
+            log.exception("work.crashed", kind=kind_name, id=work_id)
+            where = traceback.extract_tb(problem.__traceback__)[-1]
+            state, error = FAILED, f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
+        self._finish(kind, work_id, state, error)
+        return True
+
+    def recover(self) -> None:
+        """Marks rows whose process is gone `interrupted`, lets their rooms settle them, and re-submits queued rows."""
+        for kind in self._kinds.values():
+            with self._db.read() as session:
+                rows = session.execute(select(kind.table.id, kind.table.owner).where(kind.table.state == RUNNING)).all()
+            for work_id, owner in rows:
+                if owner == self.owner or owner_alive(owner):
+                    continue
+                if kind.recover is not None:
+                    kind.recover(work_id)
+                self._finish(kind, work_id, INTERRUPTED, "the process that ran it is gone")
+
+    def resume_queued(self) -> None:
+        """Submits rows that were queued when the last process ended."""
+        for kind in self._kinds.values():
+            with self._db.read() as session:
+                ids = session.scalars(select(kind.table.id).where(kind.table.state == QUEUED)).all()
+            for work_id in ids:
+                self.submit(kind.name, work_id)
+
+    def _claim(self, kind: WorkKind, work_id: int) -> bool:
+        now = self._clock()
+        with self._db.write() as session:
+            claimed = session.execute(
+                update(kind.table)
+                .where(kind.table.id == work_id, kind.table.state == QUEUED)
+                .values(state=RUNNING, started_at=now, heartbeat_at=now, owner=self.owner)
+            )
+            return bool(claimed.rowcount)  # type: ignore[attr-defined]
+
+    def _finish(self, kind: WorkKind, work_id: int, state: str, error: str | None) -> None:
+        values: dict[str, Any] = {"state": state, "finished_at": self._clock()}
+        if error is not None:
+            values["error"] = error
+        with self._db.write() as session:
+            session.execute(
+                update(kind.table).where(kind.table.id == work_id, kind.table.state == RUNNING).values(**values)
+            )
+
+
+def request_cancel(db: Database, clock: Clock, table: type[Any], work_id: int) -> None:
+    """Sets the cancel flag; a row that nobody runs yet is cancelled at once. Idempotent."""
+    with db.write() as session:
+        session.execute(
+            update(table)
+            .where(table.id == work_id, table.state == QUEUED)
+            .values(state=CANCELLED, finished_at=clock(), cancel_requested=True)
+        )
+        session.execute(update(table).where(table.id == work_id, table.state == RUNNING).values(cancel_requested=True))
+
+
+def process_identity(pid: int) -> str:
+    """``host:pid:start`` where start (clock ticks since boot) tells a reused pid from the same process."""
+    return f"{socket.gethostname()}:{pid}:{_start_ticks(pid)}"
+
+
+def owner_alive(owner: str | None) -> bool:
+    """Whether the process behind an identity of this host still runs; another host's is taken as alive."""
+    if not owner:
+        return False
+    host, pid, start = owner.rsplit(":", 2)
+    if host != socket.gethostname():
+        return True
+    return _start_ticks(int(pid)) == start
+
+
+def _start_ticks(pid: int) -> str:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "gone"
+    # The command name may hold spaces and parentheses: fields count from the last ')'.
+    return stat[stat.rindex(")") + 2 :].split()[19]
