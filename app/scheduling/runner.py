@@ -112,7 +112,7 @@ class WorkRunner:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def submit(self, kind_name: str, work_id: int) -> Future[None] | None:
+    def submit(self, kind_name: str, work_id: int) -> Future[bool] | None:
         """Runs a queued row in a thread. Without started threads (a command): runs it here and returns None."""
         if self._pool is None:
             self.run_here(kind_name, work_id)
