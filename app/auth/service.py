@@ -1,0 +1,352 @@
+"""Who is asking, and may they. Passwords by argon2, sessions and tokens as SHA-256 of 256 random bits."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from pwdlib import PasswordHash
+from pwdlib.hashers.argon2 import Argon2Hasher
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.audit.service import AuditService
+from app.auth.schemas import RANK, NewTokenView, TokenInput, TokenView, UserInput, UserPatch, UserView
+from app.auth.tables import ApiToken, LoginFailure, User, UserSession
+from app.clock import Clock, iso
+from app.database import Database
+from app.errors import Conflict, InvalidInput, NotFound, NotSignedIn, TooManyRequests
+from app.scheduling.schemas import Page
+from app.settings import Settings
+
+TOKEN_PREFIX = "tk_"  # noqa: S105  (recognisable in logs and by secret scanners)
+MAX_PASSWORD = 1024
+# Throttle: failures in the window per user name, and per address over all names.
+FAILURE_WINDOW_SECONDS = 300.0
+FAILURES_PER_NAME = 10
+FAILURES_PER_ADDRESS = 30
+# `last_seen_at` and `last_used_at` are written at most this often: reading pages must not mean writing.
+TOUCH_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who asks. kind: user (a session), token, or system (a command on the data directory)."""
+
+    name: str
+    role: str
+    kind: str
+    address: str | None = None
+
+    @property
+    def actor(self) -> str:
+        """How the audit trail names it."""
+        return f"{self.kind}:{self.name}"
+
+    def may(self, role: str) -> bool:
+        """Whether this principal has at least `role`."""
+        return RANK[self.role] >= RANK[role]
+
+
+class AuthService:
+    """Users, sessions, tokens."""
+
+    def __init__(
+        self, *, db: Database, clock: Clock, settings: Settings, audit: AuditService, hasher: PasswordHash | None = None
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._settings = settings
+        self._audit = audit
+        self._hasher = hasher or PasswordHash((Argon2Hasher(),))
+        self._dummy_hash = self._hasher.hash("nobody")
+
+    # first run
+
+    def ensure_admin(self) -> str | None:
+        """Makes the user admin, or sets its password to ADMIN_PASSWORD; returns a made-up password to print once."""
+        wanted = self._settings.admin_password.get_secret_value() if self._settings.admin_password else None
+        if wanted is not None and not 1 <= len(wanted) <= MAX_PASSWORD:
+            raise InvalidInput.field("TIERKEEPER_ADMIN_PASSWORD", f"must have 1 to {MAX_PASSWORD} characters")
+        with self._db.read() as session:
+            user = session.scalar(select(User).where(User.username == "admin"))
+        if user is not None:
+            if wanted is not None and not self._hasher.verify(wanted, user.password_hash):
+                hashed = self._hasher.hash(wanted)
+                with self._db.write() as session:
+                    session.execute(update(User).where(User.id == user.id).values(password_hash=hashed, disabled=False))
+                    session.execute(delete(UserSession).where(UserSession.user_id == user.id))
+                    self._audit.record(
+                        session, actor="system", action="user.password", target_kind="user", target_id=user.id
+                    )
+            return None
+        made = None if wanted is not None else secrets.token_urlsafe(12)
+        hashed = self._hasher.hash(wanted or made or "")
+        with self._db.write() as session:
+            row = User(username="admin", password_hash=hashed, role="admin", created_at=self._clock())
+            session.add(row)
+            session.flush()
+            self._audit.record(session, actor="system", action="user.create", target_kind="user", target_id=row.id)
+        return made
+
+    # sessions
+
+    def sign_in(self, username: str, password: str, address: str | None) -> str:
+        """A new session token. Raises NotSignedIn for a wrong pair, TooManyRequests when throttled."""
+        now = self._clock()
+        self._throttle(username, address, now)
+        with self._db.read() as session:
+            user = session.scalar(select(User).where(User.username == username))
+        # The same work for an unknown name as for a wrong password: names cannot be told apart by time.
+        hashed = user.password_hash if user else self._dummy_hash
+        good = len(password) <= MAX_PASSWORD and self._hasher.verify(password, hashed)
+        if user is None or not good or user.disabled:
+            with self._db.write() as session:
+                session.execute(delete(LoginFailure).where(LoginFailure.at < now - FAILURE_WINDOW_SECONDS))
+                session.add(LoginFailure(at=now, username=username[:64], address=address))
+                self._audit.record(
+                    session, actor="anonymous", action="session.refused", target_kind="user", target_id=username[:64]
+                )
+            raise NotSignedIn("user name or password is wrong")
+        token = secrets.token_urlsafe(32)
+        with self._db.write() as session:
+            session.execute(
+                delete(UserSession).where(
+                    UserSession.created_at < now - self._settings.session_absolute_seconds,
+                )
+            )
+            session.add(
+                UserSession(
+                    token_hash=_digest(token), user_id=user.id, created_at=now, last_seen_at=now, address=address
+                )
+            )
+            session.execute(delete(LoginFailure).where(LoginFailure.username == username))
+            self._audit.record(
+                session, actor=f"user:{username}", action="session.create", target_kind="user", target_id=user.id
+            )
+        return token
+
+    def _throttle(self, username: str, address: str | None, now: float) -> None:
+        recent = LoginFailure.at > now - FAILURE_WINDOW_SECONDS
+        with self._db.read() as session:
+            by_name = session.scalar(
+                select(func.count()).where(recent, LoginFailure.username == username, LoginFailure.address == address)
+            )
+            by_address = session.scalar(select(func.count()).where(recent, LoginFailure.address == address))
+        if (by_name or 0) >= FAILURES_PER_NAME or (by_address or 0) >= FAILURES_PER_ADDRESS:
+            raise TooManyRequests("too many failed sign-ins from this address; wait five minutes and try again")
+
+    def sign_out(self, token: str) -> None:
+        """Ends the session; unknown tokens are ignored."""
+        with self._db.write() as session:
+            session.execute(delete(UserSession).where(UserSession.token_hash == _digest(token)))
+
+    def session_principal(self, token: str, address: str | None) -> Principal | None:
+        """Who owns this session cookie, or None when it is unknown or over."""
+        now = self._clock()
+        digest = _digest(token)
+        with self._db.read() as session:
+            found = session.execute(
+                select(UserSession, User)
+                .join(User, User.id == UserSession.user_id)
+                .where(UserSession.token_hash == digest)
+            ).one_or_none()
+        if found is None:
+            return None
+        row, user = found
+        settings = self._settings
+        expired = (
+            now - row.last_seen_at > settings.session_idle_seconds
+            or now - row.created_at > settings.session_absolute_seconds
+        )
+        if expired or user.disabled:
+            return None
+        if now - row.last_seen_at > TOUCH_SECONDS:
+            with self._db.write() as session:
+                session.execute(update(UserSession).where(UserSession.token_hash == digest).values(last_seen_at=now))
+        return Principal(user.username, user.role, "user", address)
+
+    # tokens
+
+    def token_principal(self, token: str, address: str | None) -> Principal | None:
+        """Who this bearer token is, or None when it is unknown or expired."""
+        now = self._clock()
+        with self._db.read() as session:
+            row = session.scalar(select(ApiToken).where(ApiToken.token_hash == _digest(token)))
+        if row is None or (row.expires_at is not None and row.expires_at <= now):
+            return None
+        if row.last_used_at is None or now - row.last_used_at > TOUCH_SECONDS:
+            with self._db.write() as session:
+                session.execute(update(ApiToken).where(ApiToken.id == row.id).values(last_used_at=now))
+        return Principal(row.name, row.role, "token", address)
+
+    def create_token(self, body: TokenInput, *, actor: str) -> NewTokenView:
+        """Makes a token; the secret is in this answer only. Raises Conflict when the name is taken."""
+        now = self._clock()
+        secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        row = ApiToken(
+            name=body.name,
+            token_hash=_digest(secret),
+            role=body.role,
+            created_at=now,
+            created_by=actor,
+            expires_at=None if body.expires_in_days is None else now + body.expires_in_days * 86400,
+        )
+        with _unique("name", body.name, "token"), self._db.write() as session:
+            session.add(row)
+            session.flush()
+            self._audit.record(
+                session,
+                actor=actor,
+                action="token.create",
+                target_kind="token",
+                target_id=row.id,
+                detail={"name": body.name, "role": body.role},
+            )
+        return NewTokenView(**_token_view(row).model_dump(), token=secret)
+
+    def list_tokens(self) -> Page[TokenView]:
+        with self._db.read() as session:
+            rows = session.scalars(select(ApiToken).order_by(ApiToken.name))
+            return Page(items=[_token_view(row) for row in rows], next_page_token=None)
+
+    def delete_token(self, token_id: int, *, actor: str) -> None:
+        """Revokes it at once."""
+        with self._db.write() as session:
+            row = session.get(ApiToken, token_id)
+            if row is None:
+                raise NotFound.of("token", token_id)
+            session.delete(row)
+            self._audit.record(
+                session,
+                actor=actor,
+                action="token.delete",
+                target_kind="token",
+                target_id=token_id,
+                detail={"name": row.name},
+            )
+
+    # users
+
+    def create_user(self, body: UserInput, *, actor: str) -> UserView:
+        hashed = self._hasher.hash(body.password)
+        row = User(username=body.username, password_hash=hashed, role=body.role, created_at=self._clock())
+        with _unique("username", body.username, "user"), self._db.write() as session:
+            session.add(row)
+            session.flush()
+            self._audit.record(
+                session,
+                actor=actor,
+                action="user.create",
+                target_kind="user",
+                target_id=row.id,
+                detail={"username": body.username, "role": body.role},
+            )
+        return _user_view(row)
+
+    def list_users(self) -> Page[UserView]:
+        with self._db.read() as session:
+            rows = session.scalars(select(User).order_by(User.username))
+            return Page(items=[_user_view(row) for row in rows], next_page_token=None)
+
+    def get_user(self, user_id: int) -> UserView:
+        with self._db.read() as session:
+            return _user_view(self._user(session, user_id))
+
+    def update_user(self, user_id: int, body: UserPatch, *, actor: str) -> UserView:
+        """Changes what is given. A new password, role or a disabling ends the user's sessions."""
+        hashed = self._hasher.hash(body.password) if body.password else None
+        with self._db.write() as session:
+            row = self._user(session, user_id)
+            demoted = body.role not in (None, "admin") or body.disabled
+            if row.role == "admin" and demoted:
+                self._keep_an_admin(session, user_id)
+            if hashed:
+                row.password_hash = hashed
+            if body.role is not None:
+                row.role = body.role
+            if body.disabled is not None:
+                row.disabled = body.disabled
+            session.execute(delete(UserSession).where(UserSession.user_id == user_id))
+            self._audit.record(
+                session,
+                actor=actor,
+                action="user.update",
+                target_kind="user",
+                target_id=user_id,
+                detail=body.model_dump(exclude_none=True),
+            )
+            session.flush()
+            return _user_view(row)
+
+    def delete_user(self, user_id: int, *, actor: str) -> None:
+        with self._db.write() as session:
+            row = self._user(session, user_id)
+            if row.role == "admin":
+                self._keep_an_admin(session, user_id)
+            session.delete(row)
+            self._audit.record(
+                session,
+                actor=actor,
+                action="user.delete",
+                target_kind="user",
+                target_id=user_id,
+                detail={"username": row.username},
+            )
+
+    @staticmethod
+    def _user(session: Session, user_id: int) -> User:
+        row = session.get(User, user_id)
+        if row is None:
+            raise NotFound.of("user", user_id)
+        return row
+
+    @staticmethod
+    def _keep_an_admin(session: Session, leaving: int) -> None:
+        others = session.scalar(
+            select(func.count()).where(User.role == "admin", User.disabled.is_(False), User.id != leaving)
+        )
+        if not others:
+            raise Conflict("this is the last admin; make another admin first")
+
+
+class _unique:  # noqa: N801  (reads as a statement)
+    """Turns a violated unique constraint into a Conflict that names the field."""
+
+    def __init__(self, field: str, value: str, kind: str) -> None:
+        self._message = f"{field}: another {kind} is already called {value!r}; choose another name"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, IntegrityError):
+            raise Conflict(self._message) from error
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _user_view(row: User) -> UserView:
+    return UserView(
+        id=str(row.id),
+        username=row.username,
+        role=row.role,
+        disabled=row.disabled,
+        created_at=iso(row.created_at) or "",
+    )
+
+
+def _token_view(row: ApiToken) -> TokenView:
+    return TokenView(
+        id=str(row.id),
+        name=row.name,
+        role=row.role,
+        created_at=iso(row.created_at) or "",
+        created_by=row.created_by,
+        last_used_at=iso(row.last_used_at),
+        expires_at=iso(row.expires_at),
+    )
