@@ -312,7 +312,7 @@ class AuthService:
             raise Conflict("this is the last admin; make another admin first")
 
 
-class _unique:  # noqa: N801  (reads as a statement)
+class _unique:
     """Turns a violated unique constraint into a Conflict that names the field."""
 
     def __init__(self, field: str, value: str, kind: str) -> None:

@@ -140,6 +140,12 @@ class WorkRunner:
         self._finish(kind, work_id, state, error)
         return True
 
+    def state_of(self, kind_name: str, work_id: int) -> str | None:
+        """State of one row; None when there is no such row."""
+        table = self._kinds[kind_name].table
+        with self._db.read() as session:
+            return session.scalar(select(table.state).where(table.id == work_id))
+
     def recover(self) -> None:
         """Marks rows whose process is gone `interrupted`, lets their rooms settle them, and re-submits queued rows."""
         for kind in self._kinds.values():

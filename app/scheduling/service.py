@@ -1,0 +1,383 @@
+"""Schedules: rows, claims, and the APScheduler that wakes us (one process: the one holding the serve lock).
+
+A firing is claimed by inserting (schedule, scheduled_for): zero rows inserted means another process has it. A firing
+missed while no panel ran is made up once at the next start and marked `late`; a firing whose predecessor still runs
+is refused and kept as `overlap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.audit.service import AuditService
+from app.clock import Clock, iso
+from app.database import Database, insert_ignore
+from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
+from app.paging import decode_cursor, encode_cursor
+from app.scheduling.cron import DebianCronTrigger, last_due, next_firings, validate_cron, validate_timezone
+from app.scheduling.runner import WorkRunner
+from app.scheduling.schemas import FiringView, Page, ScheduleInput, SchedulePatch, ScheduleView
+from app.scheduling.tables import Firing, Schedule
+from app.scheduling.work import ACTIVE_STATES
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class StartedWork:
+    """What a firing started: the runner's kind and the row id; None ids mean nothing had to be done."""
+
+    kind: str
+    id: int
+
+
+#: Starts the work of a schedule: (target id, options, actor) -> what was started.
+Fire = Callable[[int, Mapping[str, Any], str], StartedWork | None]
+#: Checks that a target exists and the options fit, before a schedule is stored; raises InvalidInput or NotFound.
+Check = Callable[[int, Mapping[str, Any]], None]
+
+
+class SchedulingService:
+    """Schedule rows and their firings."""
+
+    def __init__(self, *, db: Database, clock: Clock, audit: AuditService, runner: WorkRunner) -> None:
+        self._db = db
+        self._clock = clock
+        self._audit = audit
+        self._runner = runner
+        self._kinds: dict[str, tuple[Fire, Check]] = {}
+        self._scheduler: BackgroundScheduler | None = None
+        self._heartbeat: float | None = None
+
+    def register(self, kind: str, fire: Fire, check: Check) -> None:
+        """Makes a kind of schedule known (called once at wiring)."""
+        self._kinds[kind] = (fire, check)
+
+    # waking up
+
+    def start(self) -> None:
+        """Starts waking, and makes up what was missed while no panel ran."""
+        scheduler = BackgroundScheduler(
+            timezone="UTC",
+            executors={"default": ThreadPoolExecutor(4)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        )
+        self._scheduler = scheduler
+        self.every(15.0, "heartbeat", self._beat)
+        self._beat()
+        with self._db.read() as session:
+            rows = list(session.scalars(select(Schedule)))
+        for row in rows:
+            self._arm(row)
+            self._make_up(row)
+        scheduler.start()
+
+    def stop(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.shutdown(wait=False)
+            self._scheduler = None
+
+    def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
+        """A job that is code, such as roll-ups: runs every `seconds` in a thread, never twice at once."""
+        if self._scheduler is None:
+            raise RuntimeError("start() first")
+        self._scheduler.add_job(job, IntervalTrigger(seconds=seconds), id=f"code:{name}", replace_existing=True)
+
+    def alive(self, *, within_seconds: float = 60.0) -> bool:
+        """Whether the scheduler's heartbeat is recent."""
+        return self._heartbeat is not None and self._clock() - self._heartbeat < within_seconds
+
+    def _beat(self) -> None:
+        self._heartbeat = self._clock()
+
+    def _arm(self, row: Schedule) -> None:
+        if self._scheduler is None:
+            return
+        job_id = f"schedule:{row.id}"
+        if row.paused:
+            if self._scheduler.get_job(job_id):
+                self._scheduler.remove_job(job_id)
+            return
+        self._scheduler.add_job(
+            self._wake, DebianCronTrigger(row.cron, row.timezone), args=[row.id], id=job_id, replace_existing=True
+        )
+
+    def _disarm(self, schedule_id: int) -> None:
+        if self._scheduler is not None and self._scheduler.get_job(f"schedule:{schedule_id}"):
+            self._scheduler.remove_job(f"schedule:{schedule_id}")
+
+    def _wake(self, schedule_id: int) -> None:
+        with self._db.read() as session:
+            row = session.get(Schedule, schedule_id)
+        if row is None or row.paused:
+            return
+        due = last_due(row.cron, row.timezone, row.armed_at - 1, self._clock())
+        if due is not None:
+            self.fire(schedule_id, due)
+
+    def _make_up(self, row: Schedule) -> None:
+        if row.paused:
+            return
+        with self._db.read() as session:
+            last = session.scalar(
+                select(Firing.scheduled_for)
+                .where(Firing.schedule_id == row.id, Firing.outcome != "manual")
+                .order_by(Firing.scheduled_for.desc())
+                .limit(1)
+            )
+        due = last_due(row.cron, row.timezone, max(last or 0.0, row.armed_at), self._clock())
+        if due is not None:
+            self.fire(row.id, due, late=True)
+
+    def fire(self, schedule_id: int, scheduled_for: float, *, late: bool = False, manual_by: str | None = None) -> bool:
+        """Claims and starts one firing; False when somebody else has it. Never raises for what the work says."""
+        now = self._clock()
+        outcome = "manual" if manual_by else "late" if late else "started"
+        with self._db.write() as session:
+            row = session.get(Schedule, schedule_id)
+            if row is None:
+                return False
+            claimed = insert_ignore(
+                session,
+                Firing.__table__,  # type: ignore[arg-type]
+                [{"schedule_id": schedule_id, "scheduled_for": scheduled_for, "fired_at": now, "outcome": outcome}],
+            )
+            if not claimed:
+                return False
+            previous = session.execute(
+                select(Firing.work_kind, Firing.work_id)
+                .where(Firing.schedule_id == schedule_id, Firing.work_id.is_not(None))
+                .order_by(Firing.id.desc())
+                .limit(1)
+            ).one_or_none()
+            kind, target_id, options = row.kind, row.target_id, dict(row.options)
+        if previous is not None and self._runner.state_of(previous[0], previous[1]) in ACTIVE_STATES:
+            self._settle(schedule_id, scheduled_for, "overlap", f"{previous[0]} {previous[1]} still runs", None)
+            return False
+        try:
+            started = self._kinds[kind][0](target_id, options, manual_by or f"schedule:{schedule_id}")
+        except TierkeeperError as error:
+            self._settle(schedule_id, scheduled_for, "error", error.detail, None)
+            return False
+        except Exception as error:
+            log.exception("schedule.firing_failed", schedule=schedule_id)
+            self._settle(schedule_id, scheduled_for, "error", f"{type(error).__name__}: {error}", None)
+            return False
+        self._settle(schedule_id, scheduled_for, outcome, None if started else "nothing to do", started)
+        return True
+
+    def _settle(
+        self, schedule_id: int, scheduled_for: float, outcome: str, detail: str | None, work: StartedWork | None
+    ) -> None:
+        with self._db.write() as session:
+            session.execute(
+                update(Firing)
+                .where(Firing.schedule_id == schedule_id, Firing.scheduled_for == scheduled_for)
+                .values(
+                    outcome=outcome,
+                    detail=detail,
+                    work_kind=work.kind if work else None,
+                    work_id=work.id if work else None,
+                )
+            )
+
+    # rows
+
+    def create(self, body: ScheduleInput, *, actor: str) -> ScheduleView:
+        """Stores a schedule. Raises InvalidInput, NotFound (target) or Conflict (name)."""
+        self._validate(body.kind, _target_id(body.target_id, body.kind), body.options)
+        now = self._clock()
+        row = Schedule(
+            name=body.name,
+            kind=body.kind,
+            target_id=int(body.target_id),
+            cron=validate_cron(body.cron),
+            timezone=validate_timezone(body.timezone),
+            paused=body.paused,
+            options=body.options,
+            created_at=now,
+            armed_at=now,
+        )
+        try:
+            with self._db.write() as session:
+                session.add(row)
+                session.flush()
+                self._audit.record(
+                    session,
+                    actor=actor,
+                    action="schedule.create",
+                    target_kind="schedule",
+                    target_id=row.id,
+                    detail=body.model_dump(),
+                )
+        except IntegrityError as error:
+            raise Conflict(f"name: another {body.kind} schedule is already called {body.name!r}") from error
+        self._arm(row)
+        return self._view(row)
+
+    def set_for(
+        self, kind: str, target_id: int, *, name: str, cron: str | None, timezone: str, enabled: bool, actor: str
+    ) -> None:
+        """Keeps the one schedule that a policy (or other owner) carries in itself in step with it; None removes it."""
+        now = self._clock()
+        with self._db.write() as session:
+            row = session.scalar(select(Schedule).where(Schedule.kind == kind, Schedule.target_id == target_id))
+            if cron is None:
+                if row is not None:
+                    session.delete(row)
+                    self._disarm(row.id)
+                return
+            if row is None:
+                row = Schedule(name=name, kind=kind, target_id=target_id, created_at=now, options={}, armed_at=now)
+                session.add(row)
+            changed = (row.cron, row.timezone, row.paused) != (cron, timezone, not enabled)
+            row.name, row.cron, row.timezone, row.paused = name, validate_cron(cron), timezone, not enabled
+            if changed:
+                row.armed_at = now
+            session.flush()
+            self._audit.record(
+                session,
+                actor=actor,
+                action="schedule.set",
+                target_kind="schedule",
+                target_id=row.id,
+                detail={"kind": kind, "target_id": target_id, "cron": cron, "enabled": enabled},
+            )
+        self._arm(row)
+
+    def get(self, schedule_id: int) -> ScheduleView:
+        with self._db.read() as session:
+            row = self._row(session, schedule_id)
+        return self._view(row)
+
+    def list_schedules(self, *, page_size: int, page_token: str | None, kind: str | None = None) -> Page[ScheduleView]:
+        list_name = f"schedules|{kind}"
+        query = select(Schedule).order_by(Schedule.id).limit(page_size + 1)
+        if kind:
+            query = query.where(Schedule.kind == kind)
+        if page_token:
+            query = query.where(Schedule.id > decode_cursor(list_name, page_token)[0])
+        with self._db.read() as session:
+            rows = list(session.scalars(query))
+        token = encode_cursor(list_name, [rows[page_size - 1].id]) if len(rows) > page_size else None
+        return Page(items=[self._view(row) for row in rows[:page_size]], next_page_token=token)
+
+    def patch(self, schedule_id: int, body: SchedulePatch, *, actor: str) -> ScheduleView:
+        now = self._clock()
+        with self._db.write() as session:
+            row = self._row(session, schedule_id)
+            if body.name is not None:
+                row.name = body.name
+            if body.cron is not None:
+                row.cron = validate_cron(body.cron)
+            if body.timezone is not None:
+                row.timezone = validate_timezone(body.timezone)
+            if body.options is not None:
+                self._validate(row.kind, row.target_id, body.options)
+                row.options = body.options
+            if body.paused is not None:
+                row.paused = body.paused
+            row.armed_at = now
+            self._audit.record(
+                session,
+                actor=actor,
+                action="schedule.update",
+                target_kind="schedule",
+                target_id=schedule_id,
+                detail=body.model_dump(exclude_none=True),
+            )
+        self._arm(row)
+        return self._view(row)
+
+    def delete(self, schedule_id: int, *, actor: str) -> None:
+        with self._db.write() as session:
+            row = self._row(session, schedule_id)
+            session.delete(row)
+            self._audit.record(
+                session, actor=actor, action="schedule.delete", target_kind="schedule", target_id=schedule_id
+            )
+        self._disarm(schedule_id)
+
+    def run_now(self, schedule_id: int, *, actor: str) -> FiringView:
+        """Fires once now, paused or not; the firing says what came of it."""
+        now = self._clock()
+        self.get(schedule_id)
+        self.fire(schedule_id, now, manual_by=actor)
+        with self._db.read() as session:
+            row = session.scalar(select(Firing).where(Firing.schedule_id == schedule_id, Firing.scheduled_for == now))
+        if row is None:
+            raise Conflict("another firing of this schedule was claimed at the same instant; look at its firings")
+        return _firing_view(row)
+
+    def firings(self, schedule_id: int, *, page_size: int, page_token: str | None) -> Page[FiringView]:
+        """Newest first."""
+        list_name = f"firings|{schedule_id}"
+        self.get(schedule_id)
+        query = select(Firing).where(Firing.schedule_id == schedule_id).order_by(Firing.id.desc()).limit(page_size + 1)
+        if page_token:
+            query = query.where(Firing.id < decode_cursor(list_name, page_token)[0])
+        with self._db.read() as session:
+            rows = list(session.scalars(query))
+        token = encode_cursor(list_name, [rows[page_size - 1].id]) if len(rows) > page_size else None
+        return Page(items=[_firing_view(row) for row in rows[:page_size]], next_page_token=token)
+
+    def _validate(self, kind: str, target_id: int, options: Mapping[str, Any]) -> None:
+        if kind not in self._kinds:
+            raise InvalidInput.field("kind", f"{kind!r} is not one of {', '.join(sorted(self._kinds))}")
+        self._kinds[kind][1](target_id, options)
+
+    @staticmethod
+    def _row(session: Session, schedule_id: int) -> Schedule:
+        row = session.get(Schedule, schedule_id)
+        if row is None:
+            raise NotFound.of("schedule", schedule_id)
+        return row
+
+    def _view(self, row: Schedule) -> ScheduleView:
+        with self._db.read() as session:
+            last = session.scalar(
+                select(Firing).where(Firing.schedule_id == row.id).order_by(Firing.id.desc()).limit(1)
+            )
+        upcoming = [] if row.paused else next_firings(row.cron, row.timezone, self._clock())
+        return ScheduleView(
+            id=str(row.id),
+            name=row.name,
+            kind=row.kind,
+            target_id=str(row.target_id),
+            cron=row.cron,
+            timezone=row.timezone,
+            paused=row.paused,
+            options=row.options,
+            created_at=iso(row.created_at) or "",
+            next_firings=[iso(t) or "" for t in upcoming],
+            last_firing=_firing_view(last) if last else None,
+        )
+
+
+def _target_id(text: str, kind: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise NotFound.of(kind, text)
+    return int(text)
+
+
+def _firing_view(row: Firing) -> FiringView:
+    return FiringView(
+        id=str(row.id),
+        schedule_id=str(row.schedule_id),
+        scheduled_for=iso(row.scheduled_for) or "",
+        fired_at=iso(row.fired_at) or "",
+        outcome=row.outcome,
+        detail=row.detail,
+        work_kind=row.work_kind,
+        work_id=None if row.work_id is None else str(row.work_id),
+    )
