@@ -1,4 +1,6 @@
-"""Opaque page tokens: the sort key of the last row, bound to the list that handed it out.
+"""Opaque ids and page tokens.
+
+A page token is the sort key of the last row, bound to the list that handed it out.
 
 A token of another list, a truncated one or an invented one is refused (400); the checksum tells mistakes, it is no
 secret: the values only ever become bound SQL parameters.
@@ -12,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from app.errors import BadToken
+from app.errors import BadToken, NotFound
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
@@ -45,3 +47,10 @@ def decode_cursor(list_name: str, token: str) -> list[CursorValue]:
 
 def _check(list_name: str, body: bytes) -> bytes:
     return hashlib.sha256(list_name.encode() + b"\0" + body).digest()[:8]
+
+
+def parse_id(kind: str, text: str) -> int:
+    """The row id behind an opaque id. Whatever names nothing, however formed, is NotFound."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 18 or (text.startswith("0") and text != "0"):
+        raise NotFound.of(kind, text[:80])
+    return int(text)

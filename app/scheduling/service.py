@@ -23,7 +23,7 @@ from app.audit.service import AuditService
 from app.clock import Clock, iso
 from app.database import Database, insert_ignore
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
-from app.paging import decode_cursor, encode_cursor
+from app.paging import decode_cursor, encode_cursor, parse_id
 from app.scheduling.cron import DebianCronTrigger, last_due, next_firings, validate_cron, validate_timezone
 from app.scheduling.runner import WorkRunner
 from app.scheduling.schemas import FiringView, Page, ScheduleInput, SchedulePatch, ScheduleView
@@ -160,9 +160,10 @@ class SchedulingService:
                 .order_by(Firing.id.desc())
                 .limit(1)
             ).one_or_none()
+            before = (str(previous[0]), int(previous[1] or 0)) if previous else None
             kind, target_id, options = row.kind, row.target_id, dict(row.options)
-        if previous is not None and self._runner.state_of(previous[0], previous[1]) in ACTIVE_STATES:
-            self._settle(schedule_id, scheduled_for, "overlap", f"{previous[0]} {previous[1]} still runs", None)
+        if before is not None and (self._runner.state_of(*before) or "") in ACTIVE_STATES:
+            self._settle(schedule_id, scheduled_for, "overlap", f"{before[0]} {before[1]} still runs", None)
             return False
         try:
             started = self._kinds[kind][0](target_id, options, manual_by or f"schedule:{schedule_id}")
@@ -195,12 +196,12 @@ class SchedulingService:
 
     def create(self, body: ScheduleInput, *, actor: str) -> ScheduleView:
         """Stores a schedule. Raises InvalidInput, NotFound (target) or Conflict (name)."""
-        self._validate(body.kind, _target_id(body.target_id, body.kind), body.options)
+        self._validate(body.kind, parse_id(body.kind, body.target_id), body.options)
         now = self._clock()
         row = Schedule(
             name=body.name,
             kind=body.kind,
-            target_id=int(body.target_id),
+            target_id=parse_id(body.kind, body.target_id),
             cron=validate_cron(body.cron),
             timezone=validate_timezone(body.timezone),
             paused=body.paused,
@@ -362,12 +363,6 @@ class SchedulingService:
             next_firings=[iso(t) or "" for t in upcoming],
             last_firing=_firing_view(last) if last else None,
         )
-
-
-def _target_id(text: str, kind: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise NotFound.of(kind, text)
-    return int(text)
 
 
 def _firing_view(row: Firing) -> FiringView:
