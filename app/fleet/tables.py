@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, UniqueConstraint
+from sqlalchemy import JSON, ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -14,6 +14,7 @@ class Server(Base):
     """One LMCache multi-process server, reached over HTTP."""
 
     __tablename__ = "server"
+    __table_args__ = ({"sqlite_autoincrement": True},)  # an id is never used again: history is kept by id
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -21,12 +22,13 @@ class Server(Base):
     api_key: Mapped[str | None] = mapped_column(default=None)  # write-only towards the outside
     headers: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
+    revision: Mapped[int] = mapped_column(default=1)  # of what the operator set; the ETag of PATCH
     created_at: Mapped[float]
     # The state in force and since when; `health_change` holds the history, `telemetry_snapshot` the last reading.
     health_state: Mapped[str] = mapped_column(default="unknown")
     health_reason: Mapped[str] = mapped_column(default="not polled yet")
     health_since: Mapped[float]
-    # Damping: a state seen but not yet believed, and how many polls in a row saw it.
+    # Damping: the state last seen but not yet believed, and how many polls in a row differed from the one in force.
     candidate_state: Mapped[str | None] = mapped_column(default=None)
     candidate_count: Mapped[int] = mapped_column(default=0)
     data_path_proven_at: Mapped[float | None] = mapped_column(default=None)
@@ -36,6 +38,7 @@ class Engine(Base):
     """One vLLM instance."""
 
     __tablename__ = "engine"
+    __table_args__ = ({"sqlite_autoincrement": True},)  # an id is never used again: history is kept by id
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -43,6 +46,8 @@ class Engine(Base):
     server_id: Mapped[int | None] = mapped_column(
         ForeignKey("server.id", ondelete="SET NULL"), default=None, index=True
     )
+    # given: the operator said so; guessed: the only server that registers its model path; none: neither.
+    server_link: Mapped[str] = mapped_column(default="none")
     api_key: Mapped[str | None] = mapped_column(default=None)
     headers: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
@@ -50,6 +55,7 @@ class Engine(Base):
     # valid only for the engine process that had this start time when it was entered.
     entered_facts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     entered_for_process_start: Mapped[float | None] = mapped_column(default=None)
+    revision: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[float]
     health_state: Mapped[str] = mapped_column(default="unknown")
     health_reason: Mapped[str] = mapped_column(default="not polled yet")
@@ -62,6 +68,7 @@ class Store(Base):
     """The storage behind one L2 adapter: for the file adapters, a directory of this host."""
 
     __tablename__ = "store"
+    __table_args__ = ({"sqlite_autoincrement": True},)  # an id is never used again: history is kept by id
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -69,6 +76,8 @@ class Store(Base):
     server_path: Mapped[str]  # what its servers call it (containers differ)
     temp_dir: Mapped[str | None] = mapped_column(default=None)  # the adapter's relative_tmp_dir
     kind: Mapped[str] = mapped_column(default="lmcache_fs")
+    labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
+    revision: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[float]
 
 
@@ -87,6 +96,7 @@ class HealthChange(Base):
     """One change of state of one target. Badges, history and alarms read these rows."""
 
     __tablename__ = "health_change"
+    __table_args__ = (Index("ix_health_change_target", "target_kind", "target_id", "id"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
     target_kind: Mapped[str]  # server | engine

@@ -15,7 +15,7 @@ class Snapshot(Base):
 
     __tablename__ = "telemetry_snapshot"
 
-    target_kind: Mapped[str] = mapped_column(primary_key=True)  # server | engine
+    target_kind: Mapped[str] = mapped_column(primary_key=True)  # server | engine | store
     target_id: Mapped[int] = mapped_column(primary_key=True)
     polled_at: Mapped[float]  # when the last poll ended, whatever came of it
     scraped_at: Mapped[float | None] = mapped_column(default=None)  # when the values in `data` were true
@@ -48,7 +48,9 @@ class Observation(Base):
     engine_starts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     # Engine ids in lmcache_mp_l0_l1_store_throughput_GB_per_second_count, sorted.
     engine_ids: Mapped[list[str]] = mapped_column(JSON, default=list)
-    # Store controller pending + in flight == 0; null when the server does not say.
+    # Store controller pending + in flight == 0 at the row's FIRST poll; null when the server does not say. A queue that
+    # drains later in the span begins a new row (RULES.md C2: a layout ends at the first poll without it that is
+    # drained); one that fills again does not, since what it then holds is of the layouts of this row.
     drained: Mapped[bool | None] = mapped_column(default=None)
     # Panel clock minus the server's Date header, seconds; null when unknown.
     clock_offset: Mapped[float | None] = mapped_column(default=None)

@@ -1,0 +1,44 @@
+"""Targets as other rooms use them: plain values, secrets included, detached from any session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class ServerTarget:
+    """What is needed to call a cache server."""
+
+    id: int
+    name: str
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class EngineTarget:
+    """What is needed to call an engine. `entered_facts` hold for the process that started at `entered_for`."""
+
+    id: int
+    name: str
+    url: str
+    server_id: int | None
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    entered_facts: Mapping[str, str] = field(default_factory=dict)
+    entered_for: float | None = None
+
+
+@dataclass(frozen=True)
+class StoreTarget:
+    """What is needed to work on a store. `path` is where this host finds it, resolved."""
+
+    id: int
+    name: str
+    path: str
+    server_path: str
+    temp_dir: str | None
+    kind: str
+    server_ids: tuple[int, ...]

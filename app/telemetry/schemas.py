@@ -1,0 +1,66 @@
+"""Shapes of telemetry towards the outside: samples, health changes, the token flow. Times are RFC 3339 UTC."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from app.scheduling.schemas import ApiModel
+
+FlowLevel = Literal["l0", "l1", "l2", "recomputed"]
+
+
+class SamplesView(ApiModel):
+    """One metric of one target over time. A point is ``[time, value]``; value is null where nothing was known.
+
+    `unit` is bytes, ratio, tokens_per_second, chunks_per_second, bytes_per_second, requests or bool; `step_seconds` is
+    the width of a point's bucket, which starts at the point's time; `source` names the table it was read from.
+    """
+
+    metric: str
+    unit: str
+    step_seconds: float
+    source: Literal["raw", "5m", "1h"]
+    points: list[tuple[str, float | None]]
+
+
+class HealthChangeView(ApiModel):
+    """One change of one target's health state."""
+
+    id: str
+    target_kind: Literal["server", "engine"]
+    target_id: str
+    target_name: str | None
+    old_state: str | None
+    new_state: str
+    reason: str
+    at: str
+    by: str
+
+
+class FlowLevelView(ApiModel):
+    """One level of the token flow: ``value`` with tokens (maybe 0) and share, or ``unknown`` with the reason."""
+
+    level: FlowLevel
+    state: Literal["value", "unknown"]
+    tokens: int | None = None
+    share: float | None = None
+    tokens_per_second: float | None = None
+    reason: str | None = None
+
+
+class TokenFlowView(ApiModel):
+    """Where prompt tokens came from in a window: the GPU (L0), CPU memory (L1), disk (L2), or computed again.
+
+    Rule: L0, external and recomputed are the engines' own counters (`prompt_tokens_by_source`); of the external tokens
+    L2 is what the server's lookups found in L2 (each such hit is loaded), at most all; the rest is L1.
+    """
+
+    server_id: str | None
+    window_seconds: float
+    covered_seconds: float | None
+    state: Literal["value", "no_traffic", "unknown"]
+    total_tokens: int | None
+    external_tokens: int | None
+    levels: list[FlowLevelView]
+    engines: int
+    reason: str | None = None
