@@ -1,0 +1,56 @@
+# Everything a newcomer, a contributor and CI need. `make help` lists it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-unit test-real test-versions bench lint format screenshots chaos soak audit lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(STAMP) ## .venv with the locked dependencies (idempotent)
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tierkeeper needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+run: install ## the panel with the sandbox on http://127.0.0.1:8090
+	$(BIN)/tierkeeper demo
+
+test: lint test-unit ## everything CI needs except the real stack
+
+test-unit: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/browser
+
+test-real: install ## the product against a real LMCache server and a real vLLM (CPU build)
+	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -x -v --timeout 900 tests/real
+
+bench: install ## benchmarks, as ratios within one run
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+lint: install ## ruff, mypy, import rules, templates
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/djlint templates --check --quiet
+	$(BIN)/djlint templates --lint --quiet
+
+format: install ## rewrite code and templates in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	-$(BIN)/djlint templates --reformat --quiet
+
+screenshots: install ## every page, light and dark, wide and narrow, into var/screenshots
+	$(BIN)/python scripts/screenshots.py
+
+lock: install ## renew requirements/*.lock from requirements/*.in
+	for name in runtime dev; do $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header \
+	  --python-version 3.11 --universal requirements/$$name.in -o requirements/$$name.lock; done
+
+clean: ## remove what can be made again (not the data directory)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

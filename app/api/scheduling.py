@@ -1,0 +1,73 @@
+"""/schedules: when scans, policies and acceptance runs happen."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.api.deps import Admin, Operator, PageQuery, ServicesDep, Viewer, parse_id
+from app.api.responses import BODY, NOT_FOUND, READ
+from app.scheduling.schemas import FiringView, Page, ScheduleInput, SchedulePatch, ScheduleView
+
+router = APIRouter(prefix="/schedules", tags=["schedules"])
+
+
+@router.get("", responses=READ)
+def list_schedules(
+    services: ServicesDep,
+    principal: Viewer,
+    paging: PageQuery,
+    kind: Annotated[str | None, Query(max_length=32)] = None,
+) -> Page[ScheduleView]:
+    return services.scheduling.list_schedules(page_size=paging.page_size, page_token=paging.page_token, kind=kind)
+
+
+@router.post("", status_code=201, responses=BODY)
+def create_schedule(body: ScheduleInput, response: Response, services: ServicesDep, principal: Admin) -> ScheduleView:
+    view = services.scheduling.create(body, actor=principal.actor)
+    response.headers["Location"] = f"/api/v1/schedules/{view.id}"
+    return view
+
+
+@router.get("/{schedule_id}", responses=NOT_FOUND)
+def get_schedule(schedule_id: str, services: ServicesDep, principal: Viewer) -> ScheduleView:
+    return services.scheduling.get(parse_id("schedule", schedule_id))
+
+
+@router.patch("/{schedule_id}", responses=BODY)
+def patch_schedule(schedule_id: str, body: SchedulePatch, services: ServicesDep, principal: Admin) -> ScheduleView:
+    return services.scheduling.patch(parse_id("schedule", schedule_id), body, actor=principal.actor)
+
+
+@router.delete("/{schedule_id}", status_code=204, responses=NOT_FOUND)
+def delete_schedule(schedule_id: str, services: ServicesDep, principal: Admin) -> None:
+    services.scheduling.delete(parse_id("schedule", schedule_id), actor=principal.actor)
+
+
+@router.get("/{schedule_id}/firings", responses=NOT_FOUND)
+def list_firings(schedule_id: str, services: ServicesDep, principal: Viewer, paging: PageQuery) -> Page[FiringView]:
+    return services.scheduling.firings(
+        parse_id("schedule", schedule_id), page_size=paging.page_size, page_token=paging.page_token
+    )
+
+
+@router.post("/{schedule_id}/pause", responses=BODY)
+def pause(schedule_id: str, services: ServicesDep, principal: Operator) -> ScheduleView:
+    return _set_paused(services, schedule_id, principal, True)
+
+
+@router.post("/{schedule_id}/resume", responses=BODY)
+def resume(schedule_id: str, services: ServicesDep, principal: Operator) -> ScheduleView:
+    return _set_paused(services, schedule_id, principal, False)
+
+
+@router.post("/{schedule_id}/run-now", status_code=202, responses=BODY)
+def run_now(schedule_id: str, services: ServicesDep, principal: Operator) -> FiringView:
+    return services.scheduling.run_now(parse_id("schedule", schedule_id), actor=principal.actor)
+
+
+def _set_paused(services: ServicesDep, schedule_id: str, principal: Operator, paused: bool) -> ScheduleView:
+    return services.scheduling.patch(
+        parse_id("schedule", schedule_id), SchedulePatch(paused=paused), actor=principal.actor
+    )

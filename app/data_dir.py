@@ -1,0 +1,53 @@
+"""The data directory: made private, and held by at most one `serve`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from app.errors import Conflict, InvalidInput
+
+
+def prepare(path: Path) -> None:
+    """Makes the directory (mode 0700). Raises InvalidInput when that is not possible."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = path / ".write-probe"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise InvalidInput.field(
+            "TIERKEEPER_DATA_DIR", f"{str(path)!r} cannot be written ({error.strerror}); choose another directory"
+        ) from error
+
+
+class ServeLock:
+    """Held for the life of a `serve`; the kernel frees it when the process dies, however it dies."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / "serve.lock"
+        self._handle: IO[str] | None = None
+
+    def acquire(self, url: str) -> None:
+        """Raises Conflict that says which process holds it."""
+        handle = self._path.open("a+")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            handle.seek(0)
+            holder = handle.read().strip() or "another process"
+            handle.close()
+            raise Conflict(
+                f"a panel already serves this data directory: {holder}; stop it first, or set TIERKEEPER_DATA_DIR"
+            ) from None
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} at {url}")
+        handle.flush()
+        self._handle = handle
+
+    def release(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None

@@ -1,0 +1,117 @@
+"""`create_app(settings)`: the one place where everything is wired to HTTP and to the process's life."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+from fastapi import APIRouter, FastAPI, Response
+from fastapi.responses import JSONResponse
+from starlette.middleware import Middleware
+
+from app import __version__, data_dir, migrate
+from app.api import problems
+from app.api.routers import api_routers
+from app.clock import Clock, system_clock
+from app.services import Services
+from app.settings import Settings
+from app.web.middleware import Idempotency, RequestContext, RequestLimits, SameOrigin, SecurityHeaders
+from app.web.routers import install_pages
+from app.wiring import build_services, start_background, stop_background
+
+log = structlog.get_logger()
+
+
+def create_app(
+    settings: Settings, *, clock: Clock = system_clock, on_ready: Callable[[Services, str | None], None] | None = None
+) -> FastAPI:
+    """The ASGI application. Nothing is opened before its lifespan starts.
+
+    on_ready: called once with the services and a made-up admin password (None unless this start made one).
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        data_dir.prepare(settings.data_dir)
+        lock = data_dir.ServeLock(settings.data_dir)
+        lock.acquire(f"http://{settings.host}:{settings.port}")
+        try:
+            services = build_services(settings, clock)
+            migrate.upgrade(services.db, settings.data_dir)
+            made_password = services.auth.ensure_admin()
+            app.state.services = services
+            stop_polling = asyncio.Event()
+            poller = await start_background(services, stop_polling)
+            if on_ready is not None:
+                on_ready(services, made_password)
+            try:
+                yield
+            finally:
+                stop_polling.set()
+                await stop_background(services, poller)
+        finally:
+            lock.release()
+
+    app = FastAPI(
+        title="Tierkeeper",
+        version=__version__,
+        description="Operations panel for LMCache. Errors are RFC 9457 problems; times are RFC 3339 in UTC.",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        root_path=settings.root_path,
+        lifespan=lifespan,
+        middleware=[
+            Middleware(RequestContext),
+            Middleware(SecurityHeaders),
+            Middleware(RequestLimits),
+            Middleware(SameOrigin),
+            Middleware(Idempotency),
+        ],
+    )
+    problems.install(app)
+    app.include_router(_open_routes(app))
+    api = APIRouter(prefix="/api/v1")
+    for router in api_routers():
+        api.include_router(router)
+    app.include_router(api)
+    install_pages(app)
+    return app
+
+
+def _open_routes(app: FastAPI) -> APIRouter:
+    """The routes that need no credentials: liveness, readiness, our own metrics."""
+    router = APIRouter(tags=["process"])
+
+    @router.get("/livez")
+    async def livez() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @router.get("/readyz", responses={503: {"description": "Not ready"}})
+    def readyz() -> JSONResponse:
+        checks = _readiness(app.state.services)
+        ready = all(value == "ok" for value in checks.values())
+        body = {"status": "ready" if ready else "not_ready", "checks": checks}
+        return JSONResponse(body, 200 if ready else 503)
+
+    @router.get("/metrics", include_in_schema=False)
+    def metrics() -> Response:
+        raise NotImplementedError
+
+    return router
+
+
+def _readiness(services: Services) -> dict[str, str]:
+    checks = {}
+    try:
+        at = migrate.current_revision(services.db)
+        checks["database"] = "ok"
+        head = migrate.head_revision()
+        checks["migrations"] = "ok" if at == head else f"at {at}, needs {head}"
+    except Exception as error:
+        checks["database"] = f"{type(error).__name__}: {error}"
+        checks["migrations"] = "unknown: the database does not answer"
+    checks["scheduler"] = "ok" if services.scheduling.alive() else "no heartbeat in the last minute"
+    return checks
