@@ -25,10 +25,15 @@ log = structlog.get_logger()
 
 
 def create_app(
-    settings: Settings, *, clock: Clock = system_clock, on_ready: Callable[[Services, str | None], None] | None = None
+    settings: Settings,
+    *,
+    clock: Clock = system_clock,
+    url: str | None = None,
+    on_ready: Callable[[Services, str | None], None] | None = None,
 ) -> FastAPI:
     """The ASGI application. Nothing is opened before its lifespan starts.
 
+    url: where it will be reachable, for the lock file that a second panel reads.
     on_ready: called once with the services and a made-up admin password (None unless this start made one).
     """
 
@@ -36,7 +41,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         data_dir.prepare(settings.data_dir)
         lock = data_dir.ServeLock(settings.data_dir)
-        lock.acquire(f"http://{settings.host}:{settings.port}")
+        lock.acquire(url or f"http://{settings.host}:{settings.port}")
         try:
             services = build_services(settings, clock)
             migrate.upgrade(services.db, settings.data_dir)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
+from collections.abc import Callable
 
 import structlog
 import uvicorn
 
+from app.errors import InvalidInput
 from app.main import create_app
 from app.services import Services
 from app.settings import Settings
@@ -33,38 +36,55 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
 
 
-def serve(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT. The URL and, when one was made, the sign-in are printed once it is ready."""
+def serve(settings: Settings, *, before_serving: Callable[[Services], None] | None = None) -> None:
+    """Serves until SIGTERM or SIGINT. The URL and, when one was made, the sign-in are printed once it is reachable."""
     configure_logging(settings.log_level)
+    sock = _bind(settings.host, settings.port)
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
+    url = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}{settings.root_path}"
+    sign_in: list[str] = []
 
-    def announce(services: Services, made_password: str | None) -> None:
-        bound = _bound_port(server) or settings.port
-        shown = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
-        print(f"Tierkeeper on http://{shown}:{bound}{settings.root_path}", flush=True)
+    def ready(services: Services, made_password: str | None) -> None:
         if made_password is not None:
-            print(f"Sign in as admin with the password {made_password} (shown only now)", flush=True)
+            sign_in.append(f"Sign in as admin with the password {made_password} (shown only now)")
+        if before_serving is not None:
+            before_serving(services)
 
-    app = create_app(settings, on_ready=announce)
+    class Server(uvicorn.Server):
+        """Says where it is once it listens, not before."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                print("\n".join([f"Tierkeeper on {url}", *sign_in]), flush=True)
+
     config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
+        create_app(settings, url=url, on_ready=ready),
         workers=1,
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=3,
-        h11_max_incomplete_event_size=64 * 1024,
     )
-    server = uvicorn.Server(config)
-    server.run()
+    server = Server(config)
+    server.run(sockets=[sock])
     if not server.started:
         raise SystemExit(3)
 
 
-def _bound_port(server: uvicorn.Server) -> int | None:
-    for bound in getattr(server, "servers", []):
-        for sock in bound.sockets:
-            return int(sock.getsockname()[1])
-    return None
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises InvalidInput that names the setting when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except (OSError, OverflowError) as error:
+        sock.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput.field(
+            "TIERKEEPER_PORT", f"cannot listen on {host}:{port} ({reason}); stop what uses it or choose another port"
+        ) from error
+    sock.set_inheritable(True)
+    return sock

@@ -1,0 +1,36 @@
+"""`tierkeeper backup`: a consistent copy of a database in use."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from app.commands.context import command_services
+from app.errors import InvalidInput, TierkeeperError
+
+
+def backup(target: Path) -> str:
+    """Copies the database to `target` (mode 0600) and checks the copy; returns one line for the user.
+
+    Raises InvalidInput when the target exists or cannot be written, or the database is not SQLite.
+    """
+    with command_services() as services:
+        if not services.db.is_sqlite:
+            raise InvalidInput.field("TIERKEEPER_DATABASE_URL", "is not SQLite; use your database's own backup")
+        source_path = services.db.url.database or ""
+    try:
+        handle = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except OSError as error:
+        raise InvalidInput.field("TARGET", f"{target} cannot be made ({error.strerror})") from error
+    os.close(handle)
+    source, copy = sqlite3.connect(source_path), sqlite3.connect(target)
+    try:
+        source.backup(copy, pages=2000, sleep=0.01)
+        verdict = copy.execute("PRAGMA quick_check").fetchone()[0]
+    finally:
+        source.close()
+        copy.close()
+    if verdict != "ok":
+        raise TierkeeperError(f"the copy {target} is damaged: {verdict}")
+    return f"backed up to {target} ({target.stat().st_size} bytes)"
