@@ -22,7 +22,8 @@ from app.paths import MIGRATIONS
 log = structlog.get_logger()
 
 
-def _config(connection: Connection | None = None) -> Config:
+def migration_config(connection: Connection | None = None) -> Config:
+    """Alembic configuration over our migrations folder and one open connection."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -31,7 +32,7 @@ def _config(connection: Connection | None = None) -> Config:
 
 def head_revision() -> str | None:
     """The schema revision this version of the panel writes."""
-    return ScriptDirectory.from_config(_config()).get_current_head()
+    return ScriptDirectory.frommigration_config(migration_config()).get_current_head()
 
 
 def current_revision(db: Database) -> str | None:
@@ -49,7 +50,7 @@ def upgrade(db: Database, data_dir: Path) -> None:
         before = current_revision(db)
         if before is not None:
             try:
-                ScriptDirectory.from_config(_config()).get_revision(before)
+                ScriptDirectory.frommigration_config(migration_config()).get_revision(before)
             except CommandError:
                 raise Conflict(
                     f"the database has schema {before}, which this version does not know: it was written by a newer "
@@ -64,7 +65,7 @@ def upgrade(db: Database, data_dir: Path) -> None:
                 if raw is not None:
                     raw.execute("PRAGMA foreign_keys=OFF")
             try:
-                command.upgrade(_config(connection), "head")
+                command.upgrade(migration_config(connection), "head")
                 connection.commit()
             finally:
                 if db.is_sqlite and raw is not None:
