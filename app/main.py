@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import structlog
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 from starlette.middleware import Middleware
 
 from app import __version__, data_dir, migrate
-from app.api import problems
+from app.api import metrics, problems
 from app.api.routers import api_routers
 from app.clock import Clock, system_clock
 from app.services import Services
@@ -47,8 +47,10 @@ def create_app(
             migrate.upgrade(services.db, settings.data_dir)
             made_password = services.auth.ensure_admin()
             app.state.services = services
+            app.state.metrics = metrics.PanelMetrics(services)
             stop_polling = asyncio.Event()
             poller = await start_background(services, stop_polling)
+            services.scheduling.every(10.0, "metrics", app.state.metrics.refresh)
             if on_ready is not None:
                 on_ready(services, made_password)
             try:
@@ -78,6 +80,7 @@ def create_app(
     )
     problems.install(app)
     app.include_router(_open_routes(app))
+    app.include_router(metrics.router)
     api = APIRouter(prefix="/api/v1")
     for router in api_routers():
         api.include_router(router)
@@ -100,10 +103,6 @@ def _open_routes(app: FastAPI) -> APIRouter:
         ready = all(value == "ok" for value in checks.values())
         body = {"status": "ready" if ready else "not_ready", "checks": checks}
         return JSONResponse(body, 200 if ready else 503)
-
-    @router.get("/metrics", include_in_schema=False)
-    def metrics() -> Response:
-        raise NotImplementedError
 
     return router
 
