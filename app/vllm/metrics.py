@@ -1,0 +1,193 @@
+"""What an engine's ``/metrics`` counts. Totals run over its data parallel ranks (label ``engine``) and models.
+
+vLLM answers classic text or OpenMetrics, depending on its front end; older names (V0, ``gpu_`` prefixes) are read too.
+None means "no such series": counters of features that are off do not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from app.wire.exposition import Samples, parse_metrics
+from app.wire.fields import integer, whole_number_text
+
+__all__ = ["CacheConfig", "EngineMetrics", "Samples", "engine_metrics", "parse_metrics"]
+
+_P: Final = "vllm:"
+_IN_PROCESS: Final = "lmcache:"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """``vllm:cache_config_info`` of one engine process (needs no dev mode). Tokens and bytes.
+
+    `capacity_tokens` is what the KV cache of the GPU holds; `declared_bytes` the memory it was given, which an override
+    of the block count makes too large. `labels` are all facts as printed (``"None"`` for unset).
+    """
+
+    engine: str
+    block_size: int | None
+    effective_block_size: int | None
+    num_gpu_blocks: int | None
+    cache_dtype: str | None
+    capacity_tokens: int | None
+    declared_bytes: int | None
+    enable_prefix_caching: bool | None
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class EngineMetrics:
+    """Counters (since the engine's start) and gauges of one scrape. Tokens, requests, seconds, ratios 0-1, bytes."""
+
+    process_start_time: float | None
+    resident_bytes: float | None
+    cpu_seconds: float | None
+    running: float | None
+    waiting: float | None
+    preemptions: float | None
+    kv_cache_usage: float | None
+    prefix_cache_queries: float | None
+    prefix_cache_hits: float | None
+    external_queries: float | None
+    external_hits: float | None
+    prompt_tokens: float | None
+    prompt_tokens_cached: float | None
+    generation_tokens: float | None
+    requests_succeeded: float | None
+    ttft_sum: float | None
+    ttft_count: float | None
+    e2e_sum: float | None
+    e2e_count: float | None
+    queue_sum: float | None
+    queue_count: float | None
+    prefill_sum: float | None
+    prefill_count: float | None
+    lookup_seconds_sum: float | None
+    lookup_seconds_count: float | None
+    prompt_tokens_by_source: Mapping[str, float]
+    cached_tokens_by_source: Mapping[str, float]
+    requests_by_reason: Mapping[str, float]
+    waiting_by_reason: Mapping[str, float]
+    cache_configs: tuple[CacheConfig, ...]
+    model_names: tuple[str, ...]
+    in_process: Mapping[str, float]
+
+    @property
+    def any_vllm_series(self) -> bool:
+        """Whether this is the scrape of a vLLM at all."""
+        return self.running is not None or bool(self.cache_configs) or self.prefix_cache_queries is not None
+
+    @property
+    def external_prompt_tokens(self) -> float | None:
+        """Prompt tokens that a KV connector supplied."""
+        return self.prompt_tokens_by_source.get("external_kv_transfer")
+
+    @property
+    def capacity_tokens(self) -> int | None:
+        """Tokens that the KV caches of all ranks hold together, None as soon as one is unknown."""
+        return _sum([config.capacity_tokens for config in self.cache_configs])
+
+    @property
+    def block_size(self) -> int | None:
+        """The block size where all ranks agree."""
+        sizes = {config.block_size for config in self.cache_configs}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    @property
+    def cache_dtype(self) -> str | None:
+        """The KV cache dtype setting (``auto``, ``fp8``, …) where all ranks agree."""
+        dtypes = {config.cache_dtype for config in self.cache_configs}
+        return dtypes.pop() if len(dtypes) == 1 else None
+
+    @property
+    def num_gpu_blocks(self) -> int | None:
+        """Blocks of all ranks together."""
+        return _sum([config.num_gpu_blocks for config in self.cache_configs])
+
+
+_TOTALS: Final[Mapping[str, tuple[str, ...]]] = {
+    "resident_bytes": ("process_resident_memory_bytes",),
+    "cpu_seconds": ("process_cpu_seconds_total",),
+    "running": (f"{_P}num_requests_running",),
+    "waiting": (f"{_P}num_requests_waiting",),
+    "preemptions": (f"{_P}num_preemptions_total",),
+    "prefix_cache_queries": (f"{_P}prefix_cache_queries_total", f"{_P}gpu_prefix_cache_queries_total"),
+    "prefix_cache_hits": (f"{_P}prefix_cache_hits_total", f"{_P}gpu_prefix_cache_hits_total"),
+    "external_queries": (f"{_P}external_prefix_cache_queries_total",),
+    "external_hits": (f"{_P}external_prefix_cache_hits_total",),
+    "prompt_tokens": (f"{_P}prompt_tokens_total",),
+    "prompt_tokens_cached": (f"{_P}prompt_tokens_cached_total",),
+    "generation_tokens": (f"{_P}generation_tokens_total",),
+    "requests_succeeded": (f"{_P}request_success_total",),
+    "ttft_sum": (f"{_P}time_to_first_token_seconds_sum",),
+    "ttft_count": (f"{_P}time_to_first_token_seconds_count",),
+    "e2e_sum": (f"{_P}e2e_request_latency_seconds_sum",),
+    "e2e_count": (f"{_P}e2e_request_latency_seconds_count",),
+    "queue_sum": (f"{_P}request_queue_time_seconds_sum",),
+    "queue_count": (f"{_P}request_queue_time_seconds_count",),
+    "prefill_sum": (f"{_P}request_prefill_time_seconds_sum",),
+    "prefill_count": (f"{_P}request_prefill_time_seconds_count",),
+    "lookup_seconds_sum": (f"{_P}lmcache_mp_lookup_duration_seconds_sum",),
+    "lookup_seconds_count": (f"{_P}lmcache_mp_lookup_duration_seconds_count",),
+}
+
+
+def engine_metrics(samples: Samples) -> EngineMetrics:
+    """Take the panel's fields out of one scrape. Raises TargetError ``unreadable`` for malformed labels.
+
+    `in_process` holds the totals of ``lmcache:*`` series: LMCache running inside this vLLM instead of as a server.
+    """
+    totals = {
+        field: next((samples.total(name) for name in names if name in samples), None)
+        for field, names in _TOTALS.items()
+    }
+    usage = next((name for name in (f"{_P}kv_cache_usage_perc", f"{_P}gpu_cache_usage_perc") if name in samples), "")
+    models = (labels.get("model_name", "") for labels in samples.labels_of(f"{_P}num_requests_running"))
+    own = {
+        name: value
+        for name in samples.names()
+        if name.startswith(_IN_PROCESS) and (value := samples.total(name)) is not None
+    }
+    return EngineMetrics(
+        process_start_time=samples.maximum("process_start_time_seconds"),
+        kv_cache_usage=samples.maximum(usage),
+        prompt_tokens_by_source=samples.total_by(f"{_P}prompt_tokens_by_source_total", "source"),
+        cached_tokens_by_source=samples.total_by(f"{_P}prompt_tokens_cached_by_source_total", "source"),
+        requests_by_reason=samples.total_by(f"{_P}request_success_total", "finished_reason"),
+        waiting_by_reason=samples.total_by(f"{_P}num_requests_waiting_by_reason", "reason"),
+        cache_configs=tuple(_cache_config(labels) for labels in samples.labels_of(f"{_P}cache_config_info")),
+        model_names=tuple(dict.fromkeys(name for name in models if name)),
+        in_process=own,
+        **totals,
+    )
+
+
+def _cache_config(labels: Mapping[str, str]) -> CacheConfig:
+    block_size = whole_number_text(labels.get("block_size"))
+    blocks = whole_number_text(labels.get("num_gpu_blocks"))
+    tokens = whole_number_text(labels.get("kv_cache_size_tokens"))
+    if tokens is None and block_size is not None and blocks is not None:
+        tokens = integer(block_size * blocks)
+    return CacheConfig(
+        engine=labels.get("engine", ""),
+        block_size=block_size,
+        effective_block_size=whole_number_text(labels.get("effective_attention_block_size")),
+        num_gpu_blocks=blocks,
+        cache_dtype=_set(labels.get("cache_dtype")),
+        capacity_tokens=tokens,
+        declared_bytes=whole_number_text(labels.get("kv_cache_memory_bytes")),
+        enable_prefix_caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
+        labels=labels,
+    )
+
+
+def _set(value: str | None) -> str | None:
+    return None if value in (None, "", "None") else value
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

@@ -1,0 +1,316 @@
+"""One HTTP target: bounded in time and size, no redirects, no environment proxies, every trouble a TargetError.
+
+The panel is a client of machines it does not own. What they answer may be endless, slow, compressed to burst, or not
+HTTP at all; a caller here gets a whole answer within its deadline or one TargetError that says what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from app.errors import InvalidInput, TargetError
+from app.wire import fields
+
+MAX_BYTES = 16 * 2**20
+_SENTENCE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One whole HTTP answer. `where` is "GET http://host/path", `seconds` from sending to the last byte."""
+
+    status: int
+    content_type: str | None
+    body: bytes
+    seconds: float
+    where: str
+
+    def json(self) -> object:
+        """The body as JSON. Raises TargetError ``unreadable``."""
+        return fields.loads(self.body, f"the answer to {self.where}")
+
+    def error(self) -> TargetError:
+        """The answer as an error (``http``), its body brought into one sentence."""
+        said = describe_error(self.status, self.body)
+        return TargetError("http", f"{self.where} answered {self.status}: {said}", http_status=self.status)
+
+    def ok(self) -> Self:
+        """Itself. Raises TargetError ``http`` unless the status is 2xx."""
+        if not 200 <= self.status < 300:
+            raise self.error()
+        return self
+
+
+class TargetHttp:
+    """Async HTTP client of one base address. Use as an async context manager within one event loop.
+
+    `connect_timeout` and `read_timeout` are seconds; a whole answer must arrive within their sum unless a call says
+    otherwise. `verify`: True (system trust store), False, or an `ssl.SSLContext`. `transport` replaces the network.
+    Raises InvalidInput for an address or a header that cannot be used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connect_timeout: float = 2.0,
+        read_timeout: float = 5.0,
+        max_bytes: int = MAX_BYTES,
+        verify: bool | ssl.SSLContext = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.base_url = normalise_base_url(base_url)
+        self.max_bytes = max_bytes
+        self.deadline = connect_timeout + read_timeout
+        self._timeout = httpx.Timeout(read_timeout, connect=connect_timeout, pool=connect_timeout)
+        self._headers = _headers(api_key, headers or {})
+        self._transport = transport
+        self._verify = verify
+        self._client: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        transport = self._transport
+        if transport is None:
+            # plain http needs no trust store, and loading one costs 20 ms
+            secure = _trust_store() if self._verify is True and self.base_url.startswith("https:") else self._verify
+            transport = httpx.AsyncHTTPTransport(
+                verify=False if secure is True else secure,
+                trust_env=False,
+                limits=httpx.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4.0),
+            )
+        self._client = httpx.AsyncClient(
+            transport=transport,
+            headers=self._headers,
+            timeout=self._timeout,
+            follow_redirects=False,
+            trust_env=False,
+            max_redirects=0,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        payload: object = None,
+        max_bytes: int | None = None,
+        deadline: float | None = None,
+    ) -> Answer:
+        """Send and read the whole answer, whatever its status. Raises TargetError for everything but an answer."""
+        limit = max_bytes or self.max_bytes
+        began = time.perf_counter()
+        async with self.open(method, path, params=params, payload=payload, deadline=deadline) as response:
+            body = b"".join([chunk async for chunk in bounded(response, limit)])
+            return Answer(
+                status=response.status_code,
+                content_type=response.headers.get("content-type"),
+                body=body,
+                seconds=time.perf_counter() - began,
+                where=f"{method} {self.base_url}{path}",
+            )
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        payload: object = None,
+        deadline: float | None = None,
+        read_timeout: float | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """The response with its body unread; body of the ``with`` and all reading fall under the deadline (seconds)."""
+        if self._client is None:
+            raise RuntimeError("use the client as an async context manager")
+        seconds = deadline or self.deadline
+        timeout = self._timeout
+        if read_timeout is not None:
+            timeout = httpx.Timeout(read_timeout, connect=timeout.connect, pool=timeout.pool)
+        with translated(f"{method} {self.base_url}{path}", seconds):
+            async with asyncio.timeout(seconds):
+                request = self._client.build_request(
+                    method, self.base_url + path, params=params, json=payload, timeout=timeout
+                )
+                response = await self._client.send(request, stream=True)
+                try:
+                    if response.headers.get("content-encoding", "identity").lower() != "identity":
+                        raise TargetError(
+                            "unreadable", f"{method} {self.base_url}{path} answered in an encoding not asked for"
+                        )
+                    yield response
+                finally:
+                    await response.aclose()
+
+
+async def bounded(response: httpx.Response, limit: int) -> AsyncIterator[bytes]:
+    """The body's chunks; raises TargetError ``too_large`` as soon as more than `limit` bytes came."""
+    left = limit
+    async for chunk in response.aiter_raw():
+        left -= len(chunk)
+        if left < 0:
+            raise TargetError("too_large", f"{response.request.url} answered with more than {limit} bytes")
+        yield chunk
+
+
+def normalise_base_url(url: str) -> str:
+    """``http(s)://host[:port][/prefix]`` without a trailing slash. Raises InvalidInput naming the field ``url``."""
+    text = url.strip()
+    try:
+        parts = urlsplit(text)
+        port, host = parts.port, parts.hostname
+    except ValueError as error:
+        raise InvalidInput.field("url", f"{text[:200]!r} is not an address: {error}") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidInput.field("url", f"{text[:200]!r} must look like http://host:8080")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidInput.field("url", "must not hold a user name or password; give them as api_key or header")
+    if parts.query or parts.fragment:
+        raise InvalidInput.field("url", f"{text[:200]!r} must not hold ? or #")
+    if port == 0 or any(ord(char) <= 32 or ord(char) == 127 for char in text):
+        raise InvalidInput.field("url", f"{text[:200]!r} is not an address")
+    try:
+        httpx.URL(text)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise InvalidInput.field("url", f"{text[:200]!r} is not an address: {error}") from error
+    return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+
+
+def describe_error(status: int, body: bytes) -> str:
+    """One sentence from an error body.
+
+    Known shapes: ``{"detail": text | [{"loc", "msg"}]}``, ``{"error": text | {"message"}}``, ``{"status", "reason"}``
+    (LMCache and vLLM use all of them), plain text, a web page.
+    """
+    try:
+        value: object = fields.loads(body, "")
+    except TargetError:
+        value = body.decode("utf-8", "replace")
+    said = _sentence(value)
+    return fields.clean_text(" ".join(said.split()))[:_SENTENCE] or "no explanation"
+
+
+def _sentence(value: object) -> str:
+    if isinstance(value, str):
+        return "a web page, not an API answer" if value.lstrip()[:1] == "<" else value
+    if not isinstance(value, dict):
+        return ""
+    error = value.get("error")
+    if isinstance(error, dict):
+        error = error.get("message")
+    if isinstance(error, str):
+        return error
+    for key in ("reason", "detail", "message"):
+        found = value.get(key)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, list):
+            return "; ".join(_one_problem(item) for item in found[:5])
+    return str(value.get("status") or "")
+
+
+def _one_problem(item: object) -> str:
+    problem = fields.mapping(item)
+    place = ".".join(str(step) for step in fields.sequence(problem.get("loc")))
+    return f"{place}: {problem.get('msg', item)}" if place else str(problem.get("msg", item))
+
+
+@contextmanager
+def translated(where: str, seconds: float) -> Iterator[None]:
+    """Turn everything httpx, the socket layer and the clock may raise into TargetError."""
+    try:
+        yield
+    except TargetError:
+        raise
+    except TimeoutError as error:
+        raise TargetError("timeout", f"{where} took longer than {seconds:g} s") from error
+    except httpx.TimeoutException as error:
+        doing = "connecting to" if isinstance(error, httpx.ConnectTimeout) else "an answer from"
+        raise TargetError("timeout", f"{where}: waited too long for {doing} the target") from error
+    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
+        raise _from_transport(where, error) from error
+
+
+def _from_transport(where: str, error: Exception) -> TargetError:
+    for cause in _causes(error):
+        if isinstance(cause, socket.gaierror):
+            return TargetError("dns", f"{where}: the host name is not known")
+        if isinstance(cause, ssl.SSLError):
+            reason = getattr(cause, "verify_message", "") or cause.reason or "no TLS"
+            return TargetError("tls", f"{where}: no secure connection ({reason})")
+        if isinstance(cause, ConnectionRefusedError):
+            return TargetError("refused", f"{where}: connection refused; nothing listens there (or only on 127.0.0.1)")
+        if isinstance(cause, OSError) and cause.errno in (
+            errno.EHOSTUNREACH,
+            errno.ENETUNREACH,
+            errno.EACCES,
+            errno.EPERM,
+        ):
+            return TargetError("refused", f"{where}: no way to that host")
+    if isinstance(error, httpx.ConnectError):
+        return TargetError("refused", f"{where}: no connection ({_short(error)})")
+    said = str(error).lower()
+    if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in said and "closed" not in said:
+        return TargetError("unreadable", f"{where}: what answers there does not speak HTTP ({_short(error)})")
+    if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
+        return TargetError("unreadable", f"{where}: the request cannot be sent ({_short(error)})")
+    return TargetError("closed", f"{where}: the connection was cut off ({_short(error)})")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        current = pending.pop(0)
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        if isinstance(current, BaseExceptionGroup):
+            pending.extend(current.exceptions)
+        pending.append(current.__cause__ or (None if current.__suppress_context__ else current.__context__))
+
+
+def _short(error: Exception) -> str:
+    return fields.clean_text(" ".join(str(error).split()))[:120] or type(error).__name__
+
+
+def _headers(api_key: str | None, extra: Mapping[str, str]) -> dict[str, str]:
+    headers = {"user-agent": "tierkeeper", "accept-encoding": "identity", **extra}
+    if api_key:
+        headers["authorization"] = f"Bearer {api_key}"
+    for name, value in headers.items():
+        if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise InvalidInput.field("headers", f"{name[:60]!r} is not a header name")
+        if not value.isascii() or any(ord(char) < 32 or ord(char) == 127 for char in value):
+            raise InvalidInput.field("headers", f"the value of {name!r} must be one line of ASCII text")
+    return headers
+
+
+@functools.lru_cache(maxsize=1)
+def _trust_store() -> ssl.SSLContext:
+    return ssl.create_default_context()
