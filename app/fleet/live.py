@@ -1,4 +1,7 @@
-"""What telemetry knows of the targets, as fleet's views show it. Telemetry implements `LiveSource`; fleet never imports it."""
+"""What telemetry knows of the targets, as fleet's views show it.
+
+Telemetry implements `LiveSource` and attaches itself; fleet never imports telemetry.
+"""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class L0View(ApiModel):
 
 
 class PrefixCacheView(ApiModel):
-    """Token hit rates over the window: local (L0) of all prompt tokens, external (L1 and L2) of the tokens asked for."""
+    """Token hit rates over the window: local (L0) of all prompt tokens, external (L1, L2) of the tokens asked for."""
 
     local_hit_rate: float | None = None
     external_hit_rate: float | None = None

@@ -1,26 +1,27 @@
 """Cache servers, engines and stores: registering, changing, forgetting, and the views that join the last readings.
 
 Validation (which may look at the disk or the resolver) happens before the unit of work; rows and their audit entry are
-written in one. Other rooms use `server_target`, `engine_targets`, `store_target`, the `find_*` methods and the hooks.
+written in one. Other rooms use the targets, `find` and the hooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Collection, Mapping
 
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from app.audit.service import AuditService
 from app.clock import Clock
 from app.database import Database
+from app.errors import NotFound
+from app.fleet.addresses import Resolver, system_resolver
+from app.fleet.context import TABLES, ChangeHook, FleetContext, ForgetHook, MovedHook, TargetKind
+from app.fleet.engines import Engines
 from app.fleet.live import LiveSource, NothingKnown
 from app.fleet.schemas import (
     EngineCreate,
     EnginePatch,
     EngineView,
-    ProbeRequest,
-    ProbeView,
     ServerCreate,
     ServerPatch,
     ServerView,
@@ -28,75 +29,88 @@ from app.fleet.schemas import (
     StorePatch,
     StoreView,
 )
+from app.fleet.servers import Servers
+from app.fleet.stores import Stores
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
+from app.paging import parse_id
 from app.scheduling.schemas import Page
 from app.settings import Settings
 
-TargetKind = Literal["server", "engine", "store"]
-#: Called in the unit of work that forgets a target, before its row goes; may raise Conflict.
-ForgetHook = Callable[[Session, TargetKind, int], None]
-#: Called after a target was added or its address changed.
-ChangeHook = Callable[[TargetKind, int], None]
-
 
 class FleetService:
-    """All targets. Methods raise InvalidInput, Conflict and NotFound as their names suggest; nothing is half done."""
+    """All targets. Methods raise InvalidInput, Conflict and NotFound; nothing is half done."""
 
     def __init__(
-        self, *, db: Database, clock: Clock, settings: Settings, audit: AuditService, live: LiveSource | None = None
+        self,
+        *,
+        db: Database,
+        clock: Clock,
+        settings: Settings,
+        audit: AuditService,
+        live: LiveSource | None = None,
+        resolve: Resolver = system_resolver,
     ) -> None:
         self._db = db
-        self._clock = clock
-        self._settings = settings
-        self._audit = audit
-        self._live: LiveSource = live or NothingKnown()
+        self._context = FleetContext(
+            db=db, clock=clock, settings=settings, audit=audit, resolve=resolve, live=live or NothingKnown()
+        )
+        self._servers = Servers(self._context)
+        self._engines = Engines(self._context)
+        self._stores = Stores(self._context)
 
     # wiring
 
     def attach_live(self, source: LiveSource) -> None:
         """Gives the views their readings (TelemetryService does this itself)."""
-        raise NotImplementedError
+        self._context.live = source
 
     def on_forget(self, hook: ForgetHook) -> None:
-        """Registers a hook for deletions: rooms drop their rows, or refuse with Conflict while work is active."""
-        raise NotImplementedError
+        """Called in the unit of work that deletes: rooms drop their rows, or refuse with Conflict while work runs."""
+        self._context.forget_hooks.append(hook)
+
+    def on_moved(self, hook: MovedHook) -> None:
+        """Called in the unit of work that changes an address: what was read there is no longer about the target."""
+        self._context.moved_hooks.append(hook)
 
     def on_change(self, hook: ChangeHook) -> None:
-        """Registers a hook for new or re-addressed targets (the poller polls them at once)."""
-        raise NotImplementedError
+        """Called after a commit that added, changed or removed a target (the poller polls at once)."""
+        self._context.change_hooks.append(hook)
 
     # servers
 
     def create_server(self, body: ServerCreate, *, actor: str) -> ServerView:
-        raise NotImplementedError
+        """Saves it whether it answers or not; it is polled within a second."""
+        return self._servers.create(body, actor=actor)
 
     def get_server(self, server_id: int) -> ServerView:
-        raise NotImplementedError
+        return self._servers.get(server_id)
 
     def list_servers(
         self, *, page_size: int, page_token: str | None, q: str | None = None, health: str | None = None
     ) -> Page[ServerView]:
         """By name. `q` is part of the name or URL, `health` one state."""
-        raise NotImplementedError
+        return self._servers.page(page_size=page_size, page_token=page_token, q=q, health=health)
 
     def patch_server(self, server_id: int, body: ServerPatch, *, actor: str, if_match: str | None = None) -> ServerView:
-        raise NotImplementedError
+        """`if_match` is the revision the caller last read (Conflict when it is not the present one)."""
+        return self._servers.patch(server_id, body, actor=actor, if_match=if_match)
 
     def delete_server(self, server_id: int, *, actor: str) -> None:
-        """Forgets it; touches nothing outside."""
-        raise NotImplementedError
+        """Forgets it; touches nothing outside. Its engines and stores stay."""
+        self._context.forget("server", server_id, actor=actor)
 
     def mark_data_path_proven(self, server_id: int, at: float) -> None:
         """Acceptance says: at this time records came back right through this server. Never moves backwards."""
-        raise NotImplementedError
+        self._servers.mark_data_path_proven(server_id, at)
 
     # engines
 
     def create_engine(self, body: EngineCreate, *, actor: str) -> EngineView:
-        raise NotImplementedError
+        """Saves it whether it answers or not; without a server it is linked once exactly one registers its model."""
+        return self._engines.create(body, actor=actor)
 
     def get_engine(self, engine_id: int) -> EngineView:
-        raise NotImplementedError
+        return self._engines.get(engine_id)
 
     def list_engines(
         self,
@@ -107,61 +121,73 @@ class FleetService:
         health: str | None = None,
         server_id: int | None = None,
     ) -> Page[EngineView]:
-        raise NotImplementedError
+        """By name. `server_id`: only those linked to this server."""
+        return self._engines.page(page_size=page_size, page_token=page_token, q=q, health=health, server_id=server_id)
 
     def patch_engine(self, engine_id: int, body: EnginePatch, *, actor: str, if_match: str | None = None) -> EngineView:
-        raise NotImplementedError
+        return self._engines.patch(engine_id, body, actor=actor, if_match=if_match)
 
     def delete_engine(self, engine_id: int, *, actor: str) -> None:
-        raise NotImplementedError
+        self._context.forget("engine", engine_id, actor=actor)
+
+    def relink_engines(
+        self, engine_models: Mapping[int, Collection[str]], server_models: Mapping[int, Collection[str]]
+    ) -> int:
+        """Telemetry says what engines serve and servers register; guesses links anew, returns how many changed."""
+        return self._engines.relink(engine_models, server_models)
 
     # stores
 
     def create_store(self, body: StoreCreate, *, actor: str) -> StoreView:
-        raise NotImplementedError
+        """Raises InvalidInput or Conflict by the rules of `app.fleet.directories`."""
+        return self._stores.create(body, actor=actor)
 
     def get_store(self, store_id: int) -> StoreView:
-        raise NotImplementedError
+        return self._stores.get(store_id)
 
     def list_stores(
         self, *, page_size: int, page_token: str | None, q: str | None = None, server_id: int | None = None
     ) -> Page[StoreView]:
-        raise NotImplementedError
+        """By name. `server_id`: only those this server uses."""
+        return self._stores.page(page_size=page_size, page_token=page_token, q=q, server_id=server_id)
 
     def patch_store(self, store_id: int, body: StorePatch, *, actor: str, if_match: str | None = None) -> StoreView:
-        raise NotImplementedError
+        return self._stores.patch(store_id, body, actor=actor, if_match=if_match)
 
     def delete_store(self, store_id: int, *, actor: str) -> None:
-        raise NotImplementedError
+        """Forgets it; no file is touched."""
+        self._context.forget("store", store_id, actor=actor)
 
     # for other rooms
 
     def server_target(self, server_id: int) -> ServerTarget:
-        raise NotImplementedError
+        return self._servers.targets(server_id)[0]
 
     def server_targets(self) -> list[ServerTarget]:
-        raise NotImplementedError
+        return self._servers.targets()
 
     def engine_target(self, engine_id: int) -> EngineTarget:
-        raise NotImplementedError
+        return self._engines.targets(engine_id=engine_id)[0]
 
     def engine_targets(self, server_id: int | None = None) -> list[EngineTarget]:
         """All engines, or those of one server."""
-        raise NotImplementedError
+        return self._engines.targets(server_id=server_id)
 
     def store_target(self, store_id: int) -> StoreTarget:
-        raise NotImplementedError
+        return self._stores.targets(store_id=store_id)[0]
 
     def store_targets(self, server_id: int | None = None) -> list[StoreTarget]:
         """All stores, or those that one server uses."""
-        raise NotImplementedError
+        return self._stores.targets(server_id=server_id)
 
     def find(self, kind: TargetKind, name_or_id: str) -> int:
         """The row id of a target named or numbered so (a name wins). Raises NotFound."""
-        raise NotImplementedError
-
-    # probes
-
-    def probe(self, body: ProbeRequest) -> ProbeView:
-        """What answers at an address and what to enter instead. Network; call it from a worker thread."""
-        raise NotImplementedError
+        table = TABLES[kind]
+        with self._db.read() as session:
+            found = session.scalar(select(table.id).where(table.name == name_or_id))
+            if found is None:
+                target_id = parse_id(kind, name_or_id)
+                found = session.scalar(select(table.id).where(table.id == target_id))
+        if found is None:
+            raise NotFound.of(kind, name_or_id)
+        return found
