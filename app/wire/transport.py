@@ -292,7 +292,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield current
         if isinstance(current, BaseExceptionGroup):
             pending.extend(current.exceptions)
-        pending.append(current.__cause__ or (None if current.__suppress_context__ else current.__context__))
+        # the HTTP stack hides the system's error with "from None"; it is still the context
+        pending.append(current.__cause__ or current.__context__)
 
 
 def _short(error: Exception) -> str:
