@@ -1,0 +1,94 @@
+"""What is known of one file and of one record, as plain values."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.lmcache.object_keys import ObjectKey
+
+RECORD_CLASSES = ("current", "incompatible", "corrupt", "unreachable", "temporary", "unverified")
+CLASSES = (*RECORD_CLASSES, "foreign")
+REASONS: dict[str, tuple[str, ...]] = {
+    "current": (),
+    "incompatible": (
+        "other_layout",
+        "other_size",
+        "other_world_size",
+        "unknown_object_group",
+        "model_not_served",
+        "declared",
+    ),
+    "corrupt": ("empty", "short", "long"),
+    "unreachable": ("legacy_name",),
+    "temporary": (),
+    "unverified": (
+        "before_first_seen",
+        "observation_gap",
+        "mixed_layouts",
+        "layout_unknown",
+        "derived",
+        "future_mtime",
+    ),
+    "foreign": (),
+}
+
+
+class FileFact(NamedTuple):
+    """One file as the kernel told it. `name` is relative to the store's directory, any bytes; times in nanoseconds."""
+
+    name: bytes
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    atime_ns: int
+    inode: int
+    device: int
+    nlink: int
+    mode: int
+
+    @property
+    def regular(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+    @classmethod
+    def of(cls, name: bytes, found: os.stat_result) -> FileFact:
+        """From a stat result."""
+        return cls(
+            name,
+            found.st_size,
+            found.st_mtime_ns,
+            found.st_ctime_ns,
+            found.st_atime_ns,
+            found.st_ino,
+            found.st_dev,
+            found.st_nlink,
+            found.st_mode,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a record is and why. `epoch` is the fingerprint of the one layout it can have, where that is one."""
+
+    cls: str
+    reason: str | None = None
+    epoch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRecord:
+    """One record of the inventory with the facts of the last scan (RULES.md R1), frozen for a plan."""
+
+    id: int
+    fact: FileFact
+    key: ObjectKey | None
+    cls: str
+    reason: str | None
+
+
+def display_name(name: bytes) -> str:
+    """A name for people and JSON: valid UTF-8 stays, other bytes become ``\\xNN``."""
+    return name.decode("utf-8", "backslashreplace")

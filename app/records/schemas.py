@@ -1,0 +1,226 @@
+"""Shapes of the records room towards the outside. Ids are strings, times RFC 3339 UTC, sizes bytes.
+
+A value that is not known is null with a sibling that says why.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from app.scheduling.schemas import ApiModel, InputModel, WorkView
+
+RecordClass = Literal["current", "incompatible", "corrupt", "unreachable", "temporary", "foreign", "unverified"]
+
+
+class Count(ApiModel):
+    """A number of records and their bytes."""
+
+    records: int
+    bytes: int
+
+
+class ScanInput(InputModel):
+    """POST /stores/{id}/scans; the body may be left out. `gentle` pauses between batches, for slow mounts."""
+
+    gentle: bool = False
+
+
+class MountView(ApiModel):
+    """The file system under a store and what its access times can show (RULES.md R6)."""
+
+    fs_type: str | None = None
+    mount_point: str | None = None
+    access_times: Literal["strict", "relatime", "noatime", "unknown"] = "unknown"
+    volatile: bool = False  # tmpfs, a container's overlay: records are gone after a restart
+    read_only: bool = False
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    inodes_free: int | None = None
+    block_size: int | None = None
+    note: str | None = None
+
+
+class ScanView(WorkView):
+    """One walk over a store. `vanished` went without a run of ours: the adapter evicts, or somebody deletes."""
+
+    store_id: str
+    rescan: bool
+    gentle: bool
+    files_seen: int
+    records: int
+    bytes: int
+    allocated_bytes: int
+    seconds: float | None
+    files_per_second: float | None
+    foreign: int
+    foreign_examples: list[str]
+    added: int
+    changed: int
+    vanished: int
+    vanished_bytes: int
+    removed_by_runs: int
+    unreadable: list[str]
+    clock_difference_seconds: float | None
+    clock_measured: bool
+
+
+class RecordView(ApiModel):
+    """One record of the inventory, as the last scan found it and as the layouts known now judge it."""
+
+    id: str
+    store_id: str
+    name: str
+    class_: RecordClass = Field(serialization_alias="class")
+    reason: str | None
+    model_name: str
+    kv_rank: int
+    world_size: int
+    rank: int
+    object_group_id: int | None
+    chunk_hash: str
+    cache_salt: str
+    size_bytes: int
+    modified_at: str
+    accessed_at: str
+    epoch_id: str | None
+    hard_links: bool = False
+    held: bool = False
+
+
+class CandidateView(ApiModel):
+    """One layout that may have written a record, and how it compares with the live one."""
+
+    fingerprint: str | None
+    layout: dict[str, Any] | None
+    live: bool
+    verdict: Literal["same", "different", "unknown"]
+    differences: list[dict[str, Any]]
+
+
+class SizeEvidenceView(ApiModel):
+    """What sizes the records of the same owner have, and which size that proves."""
+
+    expected_bytes: int | None
+    accepted_bytes: list[int]
+    records: int
+    most_common_bytes: int | None
+    most_common_share: float | None
+    sentence: str
+
+
+class RecordDetail(RecordView):
+    """A record with the evidence for its class: the rule, the window, the candidates, the sizes seen."""
+
+    rule: str
+    sentence: str
+    window: list[str]
+    candidates: list[CandidateView]
+    size_evidence: SizeEvidenceView
+    changed_at: str
+    inode: int
+    judged_at: str
+
+
+class ModelSummary(ApiModel):
+    """The records of one model (with one world size) in a store."""
+
+    model_name: str
+    world_size: int
+    records: int
+    bytes: int
+    by_class: dict[str, Count]
+
+
+class FilesystemSummary(ApiModel):
+    """The file system as measured now."""
+
+    total_bytes: int | None
+    free_bytes: int | None
+    inodes_free: int | None
+    reason: str | None = None
+
+
+class EvictionView(ApiModel):
+    """What the adapter is said to do and what was seen: records that went without a run of ours."""
+
+    vanished_records: int
+    vanished_bytes: int
+    since: str | None
+    sentence: str
+
+
+class SummaryView(ApiModel):
+    """A store at a glance. `records` and `bytes` are of all records; foreign files are only counted in `by_class`."""
+
+    store_id: str
+    state: Literal["scanned", "never_scanned"]
+    records: int | None
+    bytes: int | None
+    by_class: dict[str, Count]
+    by_reason: dict[str, Count]
+    by_model: list[ModelSummary]
+    filesystem: FilesystemSummary
+    mount: MountView
+    growth_bytes_per_hour: float | None
+    growth_reason: str | None
+    full_in_hours: float | None
+    scanned_at: str | None
+    scan_id: str | None
+    classified_at: str | None
+    allocated_bytes: int | None
+    foreign_examples: list[str]
+    unreadable: list[str]
+    oldest_modified_at: str | None
+    newest_modified_at: str | None
+    eviction: EvictionView
+    alarms: list[str]
+
+
+class EpochView(ApiModel):
+    """A layout that servers showed (`observed`), or what an operator said of a model (`declare`, `adopt`)."""
+
+    id: str
+    kind: Literal["observed", "declare", "adopt"]
+    model_name: str
+    world_size: int | None
+    fingerprint: str | None
+    layout: dict[str, Any] | None
+    live: bool
+    possible_from: str | None
+    certain_from: str | None
+    ended_at: str | None
+    spans: list[dict[str, Any]]
+    changes: list[dict[str, Any]]  # against the epoch before: {field, old, new, kind, meaning}
+    records: int
+    bytes: int
+    effective_at: str | None
+    reason: str | None
+    actor: str | None
+    created_at: str
+
+
+class EpochsView(ApiModel):
+    """All epochs of a store, newest first, and alarms such as mixed layouts."""
+
+    items: list[EpochView]
+    next_page_token: str | None = None
+    alarms: list[str]
+
+
+class EpochInput(InputModel):
+    """POST /stores/{id}/epochs. `declare` starts a generation, `adopt` takes what was there before as the live layout's."""
+
+    kind: Literal["declare", "adopt"]
+    reason: str | None = Field(None, max_length=500)
+    model_name: str | None = Field(None, max_length=1000)
+    effective_at: str | None = Field(None, max_length=40)
+
+
+class GrowthPointView(ApiModel):
+    """Bytes and records by class at the end of one scan."""
+
+    at: str
+    scan_id: str
+    by_class: dict[str, Count]
