@@ -1,0 +1,351 @@
+"""What proves that an arm did what it claims (RULES.md E2): tokens, shares, counter windows, resets. Pure.
+
+Where something was not measured the field is None, never zero; `app.acceptance.verdict` turns every None that matters
+into a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+Source = Literal["request_statistics", "request_cached_tokens", "engine_counters", "none"]
+
+
+def expected_external(prompt_tokens: int, chunk_size: int, local_tokens: int = 0) -> int:
+    """Tokens the cache can supply: whole chunks of the prompt minus what the GPU cache served (E2)."""
+    return max(0, prompt_tokens // chunk_size * chunk_size - local_tokens)
+
+
+def is_full_share(prompt_tokens: int, chunk_size: int, external_tokens: int, expected: int) -> bool:
+    """Whether all that was expected came. Of a prompt of exactly whole chunks the last token is always recomputed:
+    128 tokens in the statistics read 127 in `cached_tokens` and in the engine's counters."""
+    return external_tokens >= expected or (prompt_tokens % chunk_size == 0 and external_tokens == expected - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """What one request and the counters around it said, in tokens. None = nothing said it."""
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None  # usage.prompt_tokens_details.cached_tokens: local + external
+    stats_local: int | None = None  # num_vllm_cached_tokens
+    stats_external: int | None = None  # num_lmcache_extra_cached_tokens
+    counted_local: int | None = None  # delta of the engine's counters around this request, nobody else in between
+    counted_external: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvidence:
+    """One request's tokens by where they came from."""
+
+    prompt_tokens: int | None
+    local_tokens: int | None
+    external_tokens: int | None
+    expected_tokens: int | None
+    full: bool | None
+    source: Source
+
+
+def resolve(counts: RequestCounts, chunk_size: int, *, local_empty: bool) -> TokenEvidence:
+    """Splits one request's tokens; per-request statistics first, the engine's counters last (E2).
+
+    `local_empty`: the GPU cache was shown to hold nothing of this prompt's salt before the request (an effective
+    reset, or a salt never sent before). Then all that was cached is external. vLLM reports the split only in answers
+    that are not streamed; streamed ones carry the sum alone.
+    """
+    prompt = counts.prompt_tokens
+    local: int | None
+    external: int | None
+    source: Source
+    if counts.stats_external is not None and counts.stats_local is not None:
+        local, external, source = counts.stats_local, counts.stats_external, "request_statistics"
+    elif counts.cached_tokens is not None and (local_empty or counts.cached_tokens == 0):
+        local, external, source = 0, counts.cached_tokens, "request_cached_tokens"
+    elif counts.counted_local is not None and counts.counted_external is not None:
+        local, external, source = counts.counted_local, counts.counted_external, "engine_counters"
+    else:
+        return TokenEvidence(prompt, None, None, None, None, "none")
+    if prompt is None:
+        return TokenEvidence(None, local, external, None, None, source)
+    expected = expected_external(prompt, chunk_size, local)
+    return TokenEvidence(
+        prompt, local, external, expected, is_full_share(prompt, chunk_size, external, expected), source
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over an arm. Each sum is None as soon as one request lacks its number."""
+
+    requests: int = 0
+    prompt_tokens: int | None = 0
+    local_tokens: int | None = 0
+    external_tokens: int | None = 0
+    expected_tokens: int | None = 0
+    not_full: int = 0  # requests that got less than expected
+    unknown: int = 0  # requests without a known split
+    too_short: int = 0  # prompts with less than one chunk: they can never hit
+    sources: tuple[str, ...] = ()
+
+    def add(self, item: TokenEvidence, chunk_size: int) -> Totals:
+        """The totals with one more request."""
+        return Totals(
+            requests=self.requests + 1,
+            prompt_tokens=_plus(self.prompt_tokens, item.prompt_tokens),
+            local_tokens=_plus(self.local_tokens, item.local_tokens),
+            external_tokens=_plus(self.external_tokens, item.external_tokens),
+            expected_tokens=_plus(self.expected_tokens, item.expected_tokens),
+            not_full=self.not_full + (item.full is False),
+            unknown=self.unknown + (item.full is None),
+            too_short=self.too_short + (item.prompt_tokens is not None and item.prompt_tokens < chunk_size),
+            sources=tuple(sorted({*self.sources, item.source})),
+        )
+
+    @property
+    def share(self) -> float | None:
+        """External ÷ expected; exactly 1.0 when every request got its full share; None when nothing was expected."""
+        if self.expected_tokens is None or self.external_tokens is None or self.expected_tokens == 0:
+            return None
+        if self.not_full == 0 and self.unknown == 0:
+            return 1.0
+        return min(1.0, self.external_tokens / self.expected_tokens)
+
+
+def total(items: Iterable[TokenEvidence], chunk_size: int) -> Totals:
+    """Totals of a list of requests."""
+    totals = Totals()
+    for item in items:
+        totals = totals.add(item, chunk_size)
+    return totals
+
+
+def _plus(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounters:
+    """The engine's own counters at one moment; None where a series is missing."""
+
+    prompt_tokens: float | None = None
+    local_hits: float | None = None
+    external_hits: float | None = None
+    external_queries: float | None = None
+    requests_finished: float | None = None
+    process_start: float | None = None
+
+    def since(self, before: EngineCounters) -> EngineCounters:
+        """Deltas; all None when the engine restarted in between (counters start again at zero)."""
+        if before.process_start != self.process_start:
+            return EngineCounters(process_start=self.process_start)
+        # A series appears with its first event: a missing one before means zero then, when others were there.
+        return EngineCounters(
+            prompt_tokens=_delta(self.prompt_tokens, before.prompt_tokens),
+            local_hits=_delta(self.local_hits, before.local_hits),
+            external_hits=_delta(self.external_hits, before.external_hits),
+            external_queries=_delta(self.external_queries, before.external_queries),
+            requests_finished=_delta(self.requests_finished, before.requests_finished),
+            process_start=self.process_start,
+        )
+
+
+def _delta(now: float | None, before: float | None) -> float | None:
+    if now is None:
+        return None
+    delta = now - (before or 0.0)
+    return delta if delta >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SaltCounters:
+    """The cache server's token counters of one salt (or of all) at one moment; None where it does not split them."""
+
+    requested: float | None = None
+    hit: float | None = None
+    hit_l1: float | None = None
+    hit_l2: float | None = None
+
+    def since(self, before: SaltCounters) -> SaltCounters:
+        return SaltCounters(
+            _delta(self.requested, before.requested),
+            _delta(self.hit, before.hit),
+            _delta(self.hit_l1, before.hit_l1),
+            _delta(self.hit_l2, before.hit_l2),
+        )
+
+
+def sum_counters(items: Sequence[SaltCounters]) -> SaltCounters:
+    """Sum over salts. A split that no salt has is None; salts the server never saw count nothing."""
+
+    def column(name: str) -> float | None:
+        known = [v for v in (getattr(i, name) for i in items) if v is not None]
+        return sum(known) if known else None
+
+    return SaltCounters(column("requested"), column("hit"), column("hit_l1"), column("hit_l2"))
+
+
+@dataclass(frozen=True)
+class ResetEvidence:
+    """One emptying of the engine's prefix cache. `effective` is the proof by a request, None when there is none."""
+
+    state: Literal["done", "busy", "unavailable", "unknown"]
+    effective: bool | None = None
+    attempts: int = 1
+    waited_seconds: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class L1Emptied:
+    """One emptying of the cache server's L1 of the run's own objects."""
+
+    method: Literal["keys", "clear", "none"]
+    done: bool
+    keys: int = 0
+    removed: int = 0
+    locked: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class StoredEvidence:
+    """Whether what the cold arm computed has reached the tiers. Counts are objects (records); None = not known."""
+
+    expected: int | None
+    in_l1: int | None = None
+    submitted_l2: int | None = None
+    completed_l2: int | None = None
+    on_disk: int | None = None
+    reached_l1: bool | None = None
+    reached_l2: bool | None = None
+    queue_empty: bool | None = None
+    waited_seconds: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class RecordsEvidence:
+    """The run's own record files between two looks, by checksum where they were read."""
+
+    files: int
+    bytes: int
+    lost: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    checksums: bool = True
+
+    @property
+    def intact(self) -> bool:
+        return not self.lost and not self.changed
+
+
+@dataclass(frozen=True)
+class ArmEvidence:
+    """Everything one arm must show."""
+
+    name: str
+    requests: int = 0  # prompts the arm was to ask
+    answered: int = 0
+    refused: int = 0
+    totals: Totals | None = None
+    engine: EngineCounters | None = None  # deltas over the arm
+    own_prompt_tokens: int | None = None  # what our requests add to the engine's counter
+    server: SaltCounters | None = None  # deltas of our salts over the arm
+    reset: ResetEvidence | None = None
+    l1_emptied: L1Emptied | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.requests > 0 and self.answered + self.refused == self.requests
+
+    @property
+    def foreign_tokens(self) -> float | None:
+        """Prompt tokens of others in the window; None when the counters do not tell."""
+        if self.engine is None or self.engine.prompt_tokens is None or self.own_prompt_tokens is None:
+            return None
+        return max(0.0, self.engine.prompt_tokens - self.own_prompt_tokens)
+
+    def merged(self, other: ArmEvidence) -> ArmEvidence:
+        """This arm with another batch's evidence added; what one of them lacks, the sum lacks."""
+        return replace(
+            self,
+            requests=self.requests + other.requests,
+            answered=self.answered + other.answered,
+            refused=self.refused + other.refused,
+            totals=_merge_totals(self.totals, other.totals),
+            engine=_merge_engine(self.engine, other.engine),
+            own_prompt_tokens=_plus(self.own_prompt_tokens, other.own_prompt_tokens),
+            server=None if self.server is None or other.server is None else _add_salts(self.server, other.server),
+            reset=_worse_reset(self.reset, other.reset),
+            l1_emptied=_worse_emptied(self.l1_emptied, other.l1_emptied),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For the run's `evidence` object."""
+        return {**asdict(self), "foreign_tokens": self.foreign_tokens}
+
+
+def _merge_totals(a: Totals | None, b: Totals | None) -> Totals | None:
+    if a is None or b is None:
+        return None
+    return Totals(
+        requests=a.requests + b.requests,
+        prompt_tokens=_plus(a.prompt_tokens, b.prompt_tokens),
+        local_tokens=_plus(a.local_tokens, b.local_tokens),
+        external_tokens=_plus(a.external_tokens, b.external_tokens),
+        expected_tokens=_plus(a.expected_tokens, b.expected_tokens),
+        not_full=a.not_full + b.not_full,
+        unknown=a.unknown + b.unknown,
+        too_short=a.too_short + b.too_short,
+        sources=tuple(sorted({*a.sources, *b.sources})),
+    )
+
+
+def _merge_engine(a: EngineCounters | None, b: EngineCounters | None) -> EngineCounters | None:
+    if a is None or b is None:
+        return None
+
+    def add(x: float | None, y: float | None) -> float | None:
+        return None if x is None or y is None else x + y
+
+    return EngineCounters(
+        add(a.prompt_tokens, b.prompt_tokens),
+        add(a.local_hits, b.local_hits),
+        add(a.external_hits, b.external_hits),
+        add(a.external_queries, b.external_queries),
+        add(a.requests_finished, b.requests_finished),
+        b.process_start,
+    )
+
+
+def _add_salts(a: SaltCounters, b: SaltCounters) -> SaltCounters:
+    def add(x: float | None, y: float | None) -> float | None:
+        return None if x is None or y is None else x + y
+
+    return SaltCounters(
+        add(a.requested, b.requested), add(a.hit, b.hit), add(a.hit_l1, b.hit_l1), add(a.hit_l2, b.hit_l2)
+    )
+
+
+_RESET_ORDER = {"done": 0, "unknown": 1, "busy": 2, "unavailable": 3}
+
+
+def _worse_reset(a: ResetEvidence | None, b: ResetEvidence | None) -> ResetEvidence | None:
+    if a is None or b is None:
+        return None
+    worse = max((a, b), key=lambda r: _RESET_ORDER[r.state])
+    effective = False if False in (a.effective, b.effective) else (None if None in (a.effective, b.effective) else True)
+    return replace(
+        worse,
+        effective=effective,
+        attempts=a.attempts + b.attempts,
+        waited_seconds=a.waited_seconds + b.waited_seconds,
+    )
+
+
+def _worse_emptied(a: L1Emptied | None, b: L1Emptied | None) -> L1Emptied | None:
+    if a is None or b is None:
+        return None
+    worse = a if not a.done else b
+    return replace(worse, keys=a.keys + b.keys, removed=a.removed + b.removed, locked=a.locked + b.locked)

@@ -1,0 +1,72 @@
+"""The ways out that findings point to: what the operator can do, in one place. Each is a whole sentence."""
+
+from __future__ import annotations
+
+ARMS = "Ask for at least one cache arm, such as external_l1."
+RUN_AGAIN = "Run the test again; if it ends the same way, the steps of the run say where it stopped."
+DEV_MODE = (
+    "Start the engine with VLLM_SERVER_DEV_MODE=1 in its environment (it enables POST /reset_prefix_cache; keep that "
+    "port away from users), or leave the external arms out and use restarted_engine with a restart hook."
+)
+BUSY = "Run the test while the engine is idle: it cannot empty its GPU cache while requests hold blocks of it."
+RESET_LIES = (
+    "Check that nothing between the panel and the engine answers POST /reset_prefix_cache in its place (a router, a "
+    "proxy, one of several replicas), and that each engine URL reaches exactly one engine."
+)
+STATS = (
+    "Start the engine with --enable-prompt-tokens-details, or use a connector that answers "
+    "kv_transfer_params.cached_token_stats, and let the panel reach the engine's /metrics."
+)
+SALT = (
+    "The engine or the connector ignores cache_salt (the in-process connector does): use the multi-process connector, "
+    "or an engine version that honours cache_salt."
+)
+PREFIX_CACHING = (
+    "Start the engine with --enable-prefix-caching, or give it more KV blocks: the prompts of one batch must fit."
+)
+LONGER = "Use longer prompts: the cache works in whole chunks, see `lengths` and the server's chunk size."
+NOT_USED = (
+    "Look at the engine's connector and the server's registered engines: after a fast server restart an engine goes on "
+    "without the cache until it is restarted itself."
+)
+SHARE = (
+    "Look for evictions, short records and L2 load failures on the server page; a smaller run (fewer or shorter "
+    "prompts) shows whether capacity is the cause."
+)
+COUNTERS = "Let the panel reach the server's /metrics (it is not served with --otlp-endpoint), from LMCache 0.5.5 on."
+L1_SMALL = "Give the server a larger L1, use fewer or shorter prompts, or leave external_l1 out."
+EMPTY_L1 = (
+    "Register the store's directory with this server so that the run's own keys can be removed by name, or allow "
+    "emptying the whole L1 (allow_clear_l1)."
+)
+ALONE = (
+    "Run the test while nobody else uses the engine, or let it report per-request numbers "
+    "(--enable-prompt-tokens-details)."
+)
+NOT_STORED = (
+    "Check that the engine is registered at this server, that its connector may write (kv_role kv_both), and that no "
+    "quota refuses new cache salts."
+)
+NEVER_L2 = (
+    "Look at the server's L2 adapter: a full disk, a directory it may not write to and O_DIRECT on a file system "
+    "without it all fail silently. The checks page looks for each."
+)
+LAYOUT = "Check that the engine is registered at the server: /status then lists its KV layout."
+LAYOUT_CHANGED = "Somebody restarted the engine with other settings. Run the test again on the new layout."
+RECORDS_CHANGED = "Nothing may rewrite a record in place: look for another writer, a sync tool, or failing storage."
+RECORDS_LOST = (
+    "Something removes records (an eviction, a cleanup, a second server): exclude it for the time of the run."
+)
+NOISY = (
+    "The engine is not deterministic enough for this mode: use mode score, one request at a time, or "
+    "VLLM_BATCH_INVARIANT=1 where the hardware has it."
+)
+COMPARE = "Ask for `cold` or `warm` as well: they are what cache arms are compared with."
+WRONG = (
+    "Do not roll out. What the cache returns is not what the engine computes: compare the two answers below, look for "
+    "records of another layout in the store, and plan a cleanup."
+)
+LOGPROBS = "Allow log-probabilities on the engine (--max-logprobs of at least 5)."
+LONGER_ANSWERS = "The engine's answers are empty: use prompts that it answers, or more answer tokens."
+SCORED = "Use prompts with an expected answer that this model gets right without the cache."
+MORE_PROMPTS = "Use more scored prompts: with these few the drop could be chance."
