@@ -40,18 +40,9 @@ ALLOWED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 
 class KeyLike(Protocol):
-    """What names an object in L1: the parts of an object key (see `app.lmcache.object_keys`)."""
+    """What names an object in L1: `app.lmcache.object_keys.ObjectKey`."""
 
-    @property
-    def model_name(self) -> str: ...
-    @property
-    def kv_rank(self) -> int: ...
-    @property
-    def object_group_id(self) -> int | None: ...
-    @property
-    def chunk_hash(self) -> str: ...
-    @property
-    def cache_salt(self) -> str | None: ...
+    def to_wire(self) -> Mapping[str, object]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +223,4 @@ def _is_about_something_else(answer: Answer) -> bool:
 
 def _wire_key(key: KeyLike | Mapping[str, object]) -> dict[str, object]:
     """A key as ``DELETE /cache/objects`` wants it; a mapping is taken to have that form already."""
-    if isinstance(key, Mapping):
-        return dict(key)
-    return {
-        "chunk_hash_hex": key.chunk_hash,
-        "model_name": key.model_name,
-        "kv_rank": key.kv_rank,
-        "object_group_id": key.object_group_id or 0,
-        "cache_salt": key.cache_salt or "",
-    }
+    return dict(key) if isinstance(key, Mapping) else dict(key.to_wire())
