@@ -45,7 +45,7 @@ class LimitsView(ApiModel):
 
 
 class BlackoutView(ApiModel):
-    """A window in the policy's time zone in which its schedule starts nothing. `days`: 0–6, 0 is Sunday; all if empty."""
+    """When, in the policy's zone, its schedule starts nothing. `days`: 0–6, 0 is Sunday; every day if empty."""
 
     start: str
     end: str
@@ -228,7 +228,7 @@ class StepView(ApiModel):
 
 
 class RunView(WorkView):
-    """One execution of a plan. `removed` counts what left the directory; `notes` say why the verdict and the way out."""
+    """One execution of a plan. `removed` is what left the directory; `notes` say why the verdict and the way out."""
 
     store_id: str
     store_name: str

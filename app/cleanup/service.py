@@ -93,7 +93,7 @@ class CleanupService:
         raise NotImplementedError
 
     def start_policy_run(self, policy_id: int, *, actor: str, trigger: str = "hand") -> RunView:
-        """Queues a run that plans for itself (and scans first where the inventory is old). Raises NotFound, Conflict."""
+        """Queues a run that plans for itself (scanning first where the inventory is old). NotFound, Conflict."""
         raise NotImplementedError
 
     def get_run(self, run_id: int) -> RunView:

@@ -1,0 +1,146 @@
+"""What a plan warns of, and what it refuses. Pure; sentences for people, each with its numbers."""
+
+from __future__ import annotations
+
+from app.cleanup.plan import RELATIME_SECONDS, StoreFacts, Summary
+from app.cleanup.policy import PolicySpec
+from app.cleanup.quantities import human_age, human_size
+from app.errors import FieldError, InvalidInput
+
+#: A plan over more than this share of the store is pointed out.
+LARGE_SHARE = 0.3
+#: An inventory older than this is pointed out; a scheduled run scans first.
+STALE_SECONDS = 3600.0
+#: A model that was served within this time may come back.
+LATELY_SECONDS = 7 * 86400.0
+_SHORT_TEMPORARY = 600
+
+
+def check_use_is_visible(policy: PolicySpec, atime: str) -> None:
+    """R6: on a mount without access times, `unused` says nothing unless it goes by age. Raises InvalidInput."""
+    for index, item in enumerate(policy.select):
+        if item.kind == "unused" and not item.age_only and atime == "noatime":
+            field = f"select[{index}].age_only"
+            message = (
+                "the store's mount keeps no access times (noatime), so that nobody can tell what is unused; "
+                'set "age_only": true to go by the time of writing, or mount it with relatime'
+            )
+            raise InvalidInput(f"{field}: {message}", errors=(FieldError(field, message),))
+
+
+def warnings_for(policy: PolicySpec, facts: StoreFacts, summary: Summary, now: float) -> list[str]:
+    """Everything an operator should know before running the plan, the gravest first."""
+    return [
+        *_about_goal(policy, facts, summary),
+        *_about_share(facts, summary),
+        *_about_models(facts, summary, now),
+        *_about_use(policy, facts),
+        *_about_adapter(facts, summary),
+        *_about_protection(policy, summary),
+        *_about_temporaries(policy),
+        *_about_inventory(facts, now),
+    ]
+
+
+def _about_goal(policy: PolicySpec, facts: StoreFacts, summary: Summary) -> list[str]:
+    found: list[str] = []
+    if policy.item("capacity") or policy.item("free_space"):
+        if facts.fs_free is None:
+            found.append("The file system cannot be measured, so that capacity and free space select nothing.")
+        if summary.need is not None and summary.need.bytes > summary.freed_bytes:
+            missing = summary.need.bytes - summary.freed_bytes
+            reasons = []
+            if facts.quarantine_bytes:
+                reasons.append(f"quarantine holds {human_size(facts.quarantine_bytes)} (purging frees it)")
+            if summary.held_back:
+                held = sum(pair[1] for pair in summary.held_back.values())
+                reasons.append(f"{human_size(held)} are protected ({', '.join(sorted(summary.held_back))})")
+            if summary.limited:
+                reasons.append(f"limits.{summary.limited} stops it")
+            if not reasons:
+                reasons.append("the rest of the file system is not this store's records")
+            found.append(f"The goal cannot be reached: {human_size(missing)} are missing; {'; '.join(reasons)}.")
+        elif facts.quarantine_bytes and summary.need is not None and summary.need.bytes:
+            found.append(
+                f"Quarantine holds {human_size(facts.quarantine_bytes)}, which counts as used; purging it frees space "
+                "without losing good records."
+            )
+    if summary.limited:
+        found.append(f"limits.{summary.limited} cuts the list short: more records match than will go.")
+    return found
+
+
+def _about_share(facts: StoreFacts, summary: Summary) -> list[str]:
+    for part, whole, what in ((summary.records, facts.records, "records"), (summary.bytes, facts.bytes, "bytes")):
+        if whole and part / whole > LARGE_SHARE:
+            return [f"This takes {part / whole:.0%} of the store's {what}."]
+    return []
+
+
+def _about_models(facts: StoreFacts, summary: Summary, now: float) -> list[str]:
+    if facts.served_now is None:
+        return (
+            [] if not summary.records else ["No cache server of this store answers: which models are live is unknown."]
+        )
+    found = []
+    for model, count in sorted(summary.by_model.items()):
+        last = facts.last_served.get(model)
+        if model not in facts.served_now and last is not None and now - last < LATELY_SECONDS:
+            found.append(
+                f"{model} is not served right now but was {human_age(max(now - last, 0))} ago; "
+                f"{count} of its records go."
+            )
+    return found
+
+
+def _about_use(policy: PolicySpec, facts: StoreFacts) -> list[str]:
+    unused = policy.item("unused")
+    accessed = policy.protect.accessed_within
+    by_use = policy.item("capacity") or policy.item("free_space") or accessed or (unused and not unused.age_only)
+    if not by_use:
+        return []
+    if facts.atime == "noatime":
+        return ["The mount keeps no access times (noatime): the time of writing stands in for the last use."]
+    found = []
+    if facts.atime in ("relatime", "unknown"):
+        for name, age in (
+            ("protect.accessed_within", accessed),
+            ("unused.for", unused.age if unused and not unused.age_only else None),
+        ):
+            if age is not None and age.seconds < RELATIME_SECONDS:
+                found.append(
+                    f"{name} {age} is raised to 24h: on this mount an access time moves once a day (relatime)."
+                )
+    return found
+
+
+def _about_adapter(facts: StoreFacts, summary: Summary) -> list[str]:
+    if facts.adapter_evicts and summary.records:
+        return [
+            "The adapter of this store evicts by itself and keeps its own count: it will go on counting what is "
+            "removed behind it until its server restarts."
+        ]
+    return []
+
+
+def _about_protection(policy: PolicySpec, summary: Summary) -> list[str]:
+    pair = summary.held_back.get("written_within")
+    if pair and any(s.kind not in ("unused", "capacity", "free_space", "temporary") for s in policy.select):
+        return [f"protect.written_within keeps {pair[0]} records that match, wrong ones among them perhaps."]
+    return []
+
+
+def _about_temporaries(policy: PolicySpec) -> list[str]:
+    item = policy.item("temporary")
+    if item is not None and item.age is not None and item.age.seconds < _SHORT_TEMPORARY:
+        return [f"temporary.older_than {item.age} is short: a slow write of that age may still be going on."]
+    return []
+
+
+def _about_inventory(facts: StoreFacts, now: float) -> list[str]:
+    if facts.scanned_at is not None and now - facts.scanned_at > STALE_SECONDS:
+        return [
+            f"The inventory is {human_age(now - facts.scanned_at)} old; what changed since then will be skipped. "
+            "Scan first for an exact plan."
+        ]
+    return []

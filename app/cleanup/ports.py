@@ -1,0 +1,106 @@
+"""What cleanup needs from the inventory, as a small interface; `adapters.py` puts RecordsService behind it.
+
+Keeps plan and run testable against lists, and keeps this room independent of how the inventory is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+#: Why a record is held: an acceptance canary reads it back, or somebody restored it.
+CANARY, RESTORED = "canary", "restored"
+
+
+class Candidate(NamedTuple):
+    """One record of the inventory with the facts of R1. Times are nanoseconds, `inode` is signed 64 bit.
+
+    `held` names why it must stay (CANARY, RESTORED), or is None.
+    """
+
+    name: bytes
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    atime_ns: int
+    inode: int
+    device: int
+    cls: str
+    reason: str | None
+    record_id: int | None
+    model: str | None
+    held: str | None
+
+
+class Fact(NamedTuple):
+    """What `classify_now` needs of a file."""
+
+    name: bytes
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    atime_ns: int
+    inode: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTotals:
+    """Records (foreign ones not counted) of a store's inventory; `scanned_at` None when it was never scanned."""
+
+    records: int
+    bytes: int
+    scanned_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which candidates to give. Conditions combine.
+
+    `classes`: {class: reasons or None for all}; None for every class but foreign. `filters`: the parameters of the
+    records list. `unused_since_ns`: last use (or, with `by_age`, last write) before this. `least_recent_first` orders
+    by last use, or by last write with `by_age`.
+    """
+
+    classes: Mapping[str, frozenset[str] | None] | None = None
+    filters: Mapping[str, Any] | None = None
+    unused_since_ns: int | None = None
+    by_age: bool = False
+    least_recent_first: bool = False
+
+
+class Inventory(Protocol):
+    """The inventory of records, as cleanup uses it."""
+
+    def totals(self, store_id: int) -> StoreTotals:
+        """Totals of the last scan."""
+        ...
+
+    def select(self, store_id: int, selection: Selection) -> Iterator[Candidate]:
+        """Streams candidates; memory does not grow with their number."""
+        ...
+
+    def classify_now(self, store_id: int, facts: Sequence[Fact]) -> list[tuple[str, str | None]]:
+        """Class and reason of each file as of now, in order."""
+        ...
+
+    def refresh(self, store_id: int, check_cancel: Callable[[], None]) -> None:
+        """Scans the store in this thread."""
+        ...
+
+    def check_filter(self, filters: Mapping[str, Any]) -> dict[str, Any]:
+        """The filter in its normal form. Raises InvalidInput naming the field."""
+        ...
+
+    def removed(self, store_id: int, names: Sequence[bytes], run_id: int) -> None:
+        """These files left the store through us (not by an adapter's own eviction)."""
+        ...
+
+    def restored(self, store_id: int, names: Sequence[bytes], run_id: int) -> None:
+        """These files are about to come back: put them on hold, so that no schedule takes them again (R5)."""
+        ...
+
+    def cleared(self, store_id: int, model_name: str, at: float, run_id: int) -> None:
+        """L2, L1 and L0 held no wrong record of this model at `at` (C8): what is written later is not derived."""
+        ...

@@ -1,0 +1,226 @@
+"""Removing one file by the rules R1 and R2, and putting one back. System calls only: no session, no network.
+
+Every step is relative to descriptors. A file is opened without following links (O_PATH: no effect on fifos or devices,
+no access time moved), compared with the frozen facts, renamed into quarantine, and compared again through its new name;
+a difference puts it back without overwriting anything. Deletion goes the same way and then unlinks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+from typing import NamedTuple
+
+from app.cleanup.disk import LOOK, StoreRoot, signed
+from app.cleanup.openers import open_elsewhere
+
+_NO_LINKS_HERE = frozenset({errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
+_RENAME_NOREPLACE = 1
+#: How the detail of an outcome begins whose file stays in quarantine although it was not to go.
+LEFT_BEHIND = "it is in quarantine"
+
+
+class Target(NamedTuple):
+    """One record to remove: its facts (R1), and how. `respect_use`: a later access time saves it (R6)."""
+
+    seq: int
+    name: bytes
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    atime_ns: int
+    inode: int
+    device: int
+    delete: bool
+    respect_use: bool
+    temporary: bool
+
+
+class Outcome(NamedTuple):
+    """What became of one target: a state of `plan_item`, and for `failed` the errno and a sentence."""
+
+    seq: int
+    state: str
+    errno: int | None = None
+    detail: str | None = None
+
+
+def remove(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
+    """Moves one file into the quarantine folder (relative name), or deletes it by way of it. Never raises OSError."""
+    try:
+        parent, leaf = root.place(target.name)
+        fd = os.open(leaf, LOOK, dir_fd=parent)
+    except OSError as error:
+        return _no_entry(target.seq, error)
+    try:
+        why_not = difference(os.fstat(fd), target, root.device)
+        if why_not is not None:
+            return Outcome(target.seq, why_not)
+        if target.temporary and open_elsewhere(fd):
+            return Outcome(target.seq, "open", None, "a process holds it open")
+        try:
+            inside, _ = root.place(target.name, quarantine, create=True)
+            os.rename(leaf, leaf, src_dir_fd=parent, dst_dir_fd=inside)
+        except OSError as error:
+            return _no_entry(target.seq, error)
+        return _settle_moved(parent, inside, leaf, target, root.device)
+    finally:
+        os.close(fd)
+
+
+def _settle_moved(parent: int, inside: int, leaf: bytes, target: Target, device: int) -> Outcome:
+    """After the rename: what arrived must be what was meant, else it goes back."""
+    try:
+        why_not = difference(os.stat(leaf, dir_fd=inside, follow_symlinks=False), target, device, moved=True)
+        if why_not is None and not target.delete:
+            return Outcome(target.seq, "quarantined")
+        if why_not is None:
+            os.unlink(leaf, dir_fd=inside)
+            return Outcome(target.seq, "deleted")
+    except OSError as error:
+        return Outcome(target.seq, "failed", error.errno, f"{LEFT_BEHIND}: {error.strerror}")
+    try:
+        put_back(inside, parent, leaf)
+    except FileExistsError:
+        # The writer was faster and has put a newer file under this name; what was moved is an older state of it.
+        return Outcome(target.seq, "changed", errno.EEXIST, f"{LEFT_BEHIND}: a newer file has its name")
+    except OSError as error:
+        return Outcome(target.seq, "failed", error.errno, f"{LEFT_BEHIND}: it could not be put back ({error.strerror})")
+    return Outcome(target.seq, why_not)
+
+
+def difference(found: os.stat_result, target: Target, device: int, *, moved: bool = False) -> str | None:
+    """Why a file is not (or no longer) the one that was planned; None when it is. A rename changes ctime: `moved`."""
+    if not stat.S_ISREG(found.st_mode):
+        return "not_regular"
+    if found.st_nlink != 1:
+        return "linked"
+    if found.st_dev != device or found.st_dev != target.device:
+        return "other_device"
+    if found.st_size != target.size or found.st_mtime_ns != target.mtime_ns or signed(found.st_ino) != target.inode:
+        return "changed"
+    if not moved and found.st_ctime_ns != target.ctime_ns:
+        return "changed"
+    if target.respect_use and found.st_atime_ns > target.atime_ns:
+        return "used"
+    return None
+
+
+def same_file(found: os.stat_result, target: Target) -> bool:
+    """Whether this is the planned file, whatever its ctime and access time."""
+    return (
+        stat.S_ISREG(found.st_mode)
+        and found.st_size == target.size
+        and found.st_mtime_ns == target.mtime_ns
+        and signed(found.st_ino) == target.inode
+    )
+
+
+def look(root: StoreRoot, name: bytes, below: bytes = b"") -> os.stat_result | None:
+    """A file's facts without following links; None when it is not there. Raises OSError."""
+    try:
+        parent, leaf = root.place(name, below)
+        return os.stat(leaf, dir_fd=parent, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def put_back(inside: int, parent: int, leaf: bytes) -> None:
+    """Moves a file from quarantine to its name, never over an existing one.
+
+    Raises FileExistsError (nothing changed) or another OSError.
+    """
+    try:
+        os.link(leaf, leaf, src_dir_fd=inside, dst_dir_fd=parent, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS_HERE:
+            raise
+        # File systems without hard links, directories, and files of another owner (fs.protected_hardlinks).
+        _rename_without_overwriting(inside, parent, leaf)
+        return
+    os.unlink(leaf, dir_fd=inside)
+
+
+def _rename_without_overwriting(inside: int, parent: int, leaf: bytes) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(inside, leaf, parent, leaf, _RENAME_NOREPLACE) == 0:
+        return
+    code = ctypes.get_errno()
+    raise OSError(code, os.strerror(code))
+
+
+def restore(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
+    """Puts one quarantined file back: `restored`, `exists`, `vanished`, `changed` or `failed`. Never raises OSError."""
+    try:
+        found = look(root, target.name, quarantine)
+        present = look(root, target.name)
+        if found is None:
+            # A power cut can undo a rename that the journal took for done: then it never left.
+            there = present is not None and same_file(present, target)
+            return Outcome(target.seq, "restored" if there else "vanished")
+        if not same_file(found, target):
+            return Outcome(target.seq, "changed", None, "what lies in quarantine is not what was put there")
+        inside, leaf = root.place(target.name, quarantine)
+        parent, _ = root.place(target.name, create=True)
+        if present is not None and same_file(present, target):
+            os.unlink(leaf, dir_fd=inside)  # the second half of a restore that was cut off
+            return Outcome(target.seq, "restored")
+        put_back(inside, parent, leaf)
+    except FileExistsError:
+        return Outcome(target.seq, "exists", errno.EEXIST, "another file has its name now; it stays in quarantine")
+    except OSError as error:
+        return Outcome(target.seq, "failed", error.errno, error.strerror)
+    return Outcome(target.seq, "restored")
+
+
+def purge(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
+    """Deletes one quarantined file: `purged`, `vanished`, `changed` or `failed`. Never raises OSError."""
+    try:
+        found = look(root, target.name, quarantine)
+        if found is None:
+            return Outcome(target.seq, "vanished")
+        if not same_file(found, target):
+            return Outcome(target.seq, "changed", None, "what lies in quarantine is not what was put there")
+        inside, leaf = root.place(target.name, quarantine)
+        os.unlink(leaf, dir_fd=inside)
+    except OSError as error:
+        return Outcome(target.seq, "failed", error.errno, error.strerror)
+    return Outcome(target.seq, "purged")
+
+
+def settle(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
+    """What the disk says about a removal that was cut off, finishing its second half where it was half done.
+
+    `in_place`, `vanished`, or a state of `remove`. Raises OSError when the disk cannot be asked.
+    """
+    present = look(root, target.name)
+    found = look(root, target.name, quarantine)
+    if found is not None:
+        inside, leaf = root.place(target.name, quarantine)
+        if present is not None and (present.st_dev, present.st_ino) == (found.st_dev, found.st_ino):
+            os.unlink(leaf, dir_fd=inside)  # it was being put back
+            return Outcome(target.seq, "in_place")
+        parent, _ = root.place(target.name, create=True)
+        return _settle_moved(parent, inside, leaf, target, root.device)
+    if present is not None:
+        return Outcome(target.seq, "in_place" if same_file(present, target) else "changed")
+    return Outcome(target.seq, "deleted" if target.delete else "vanished")
+
+
+def sync_directory(fd: int) -> None:
+    """Makes renames in a directory survive a power cut, where its file system can."""
+    with contextlib.suppress(OSError):
+        os.fsync(fd)
+
+
+def _no_entry(seq: int, error: OSError) -> Outcome:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return Outcome(seq, "vanished")
+    if error.errno == errno.ELOOP:
+        return Outcome(seq, "not_regular", error.errno, "a part of its path is a symbolic link")
+    return Outcome(seq, "failed", error.errno, error.strerror)
