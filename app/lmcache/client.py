@@ -104,6 +104,11 @@ class LMCacheClient:
         self.base_url = self._http.base_url
         self.paths: dict[str, str] = {}
 
+    @property
+    def date(self) -> tuple[float, float] | None:
+        """The server's clock at its last answer: (epoch seconds, whole; `time.perf_counter` at receipt)."""
+        return self._http.date
+
     async def __aenter__(self) -> Self:
         await self._http.__aenter__()
         return self

@@ -25,6 +25,7 @@ class ServerReading:
 
     `http_up`: some call was answered, whatever it said. `started_at` and `duration_seconds` are of the monotonic clock
     (`time.perf_counter`), `latency_seconds` is the health check's (else the quickest answered call's).
+    `server_date`: the server's clock by its Date header, as in `LMCacheClient.date`.
     """
 
     started_at: float
@@ -43,6 +44,7 @@ class ServerReading:
     version_reason: str | None
     error_kinds: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)
+    server_date: tuple[float, float] | None = None
 
     @property
     def instance_id(self) -> str | None:
@@ -131,6 +133,7 @@ async def poll_server(client: LMCacheClient, previous: ServerReading | None = No
         version_reason=version.reason,
         error_kinds={name: part.kind for name, part in parts.items() if part.kind is not None},
         paths=dict(client.paths),
+        server_date=client.date,
     )
 
 

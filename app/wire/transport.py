@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -59,6 +60,7 @@ class TargetHttp:
 
     `connect_timeout` and `read_timeout` are seconds; a whole answer must arrive within their sum unless a call says
     otherwise. `verify`: True (system trust store), False, or an `ssl.SSLContext`. `transport` replaces the network.
+    `date` is the target's clock as its last answer told it: (epoch seconds, whole; `time.perf_counter` at receipt).
     Raises InvalidInput for an address or a header that cannot be used.
     """
 
@@ -82,6 +84,7 @@ class TargetHttp:
         self._transport = transport
         self._verify = verify
         self._client: httpx.AsyncClient | None = None
+        self.date: tuple[float, float] | None = None
 
     async def __aenter__(self) -> Self:
         transport = self._transport
@@ -157,6 +160,7 @@ class TargetHttp:
                     method, self.base_url + path, params=params, json=payload, timeout=timeout
                 )
                 response = await self._client.send(request, stream=True)
+                self.date = _date(response.headers.get("date")) or self.date
                 try:
                     if response.headers.get("content-encoding", "identity").lower() != "identity":
                         raise TargetError(
@@ -175,6 +179,13 @@ async def bounded(response: httpx.Response, limit: int) -> AsyncIterator[bytes]:
         if left < 0:
             raise TargetError("too_large", f"{response.request.url} answered with more than {limit} bytes")
         yield chunk
+
+
+def _date(header: str | None) -> tuple[float, float] | None:
+    try:
+        return (parsedate_to_datetime(header).timestamp(), time.perf_counter()) if header else None
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def normalise_base_url(url: str) -> str:
