@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import InvalidInput
-from app.fleet.record_names import model_of_record
+from app.fleet.record_names import comparable, model_of_record
 
 OWN_FOLDER = ".tierkeeper"
 MAX_ENTRIES = 4000
@@ -132,7 +132,7 @@ def refuse_unproven(
             f"none of the {directory.files} files in {path!r} is named like an LMCache record "
             "(model@0x…@…@hash.data); give the directory that the server's file adapter writes",
         )
-    known = set(known_models)
+    known = comparable(known_models)
     if known & set(directory.models):
         return
     if directory.records and known:

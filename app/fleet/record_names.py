@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 
-# model@0xRRRRRRRR@G@HASH[@SALT].data, and the older form without the group G; a temporary record ends in .tmp.
-_RECORD = re.compile(
-    r"(?P<model>[^@/\0]+)@0x[0-9a-f]{8}(@[0-9a-f]{1,4})?@[0-9a-f]{8,128}(@[^@/\\\0]{0,128})?\.(data|tmp)"
-)
+from app.lmcache.object_keys import decode_model, encode_model, parse_name
 
 
 def model_of_record(file_name: str) -> str | None:
     """The model name a record-shaped file name holds (``-SEP-`` read as ``/``), or None for any other file."""
-    match = _RECORD.fullmatch(file_name)
-    return None if match is None else match["model"].replace("-SEP-", "/")
+    parsed = parse_name(file_name)
+    return None if parsed is None else decode_model(parsed.model)
+
+
+def comparable(model_names: Iterable[str]) -> set[str]:
+    """Model names as they come back from record names (a ``-SEP-`` of their own is read as ``/``)."""
+    return {decode_model(encode_model(name)) for name in model_names}

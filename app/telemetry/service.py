@@ -1,4 +1,4 @@
-"""What was measured, for routes, pages and other rooms: samples, health changes, token flow, snapshots, observations."""
+"""What was measured, for routes, pages and other rooms: samples, health changes, token flow, observations."""
 
 from __future__ import annotations
 

@@ -1,0 +1,83 @@
+"""The catalogue of metrics: what is stored at each poll, and what can be asked for. Pure.
+
+Stored series are gauges (the value at the poll) and increments (what a counter grew by since the poll before). A ratio
+or a rate over any span is then exact, whatever the table: sum of increments / sum of increments, or / sum of seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["gauge", "rate", "ratio", "lowest"]
+
+#: Series with the seconds each poll's increments cover.
+INTERVAL = "interval_seconds"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric that can be asked for.
+
+    gauge: mean of `series` in a bucket (`lowest`: its minimum); rate: `series` / seconds; ratio: `series` / `divisor`.
+    """
+
+    kind: Kind
+    series: str
+    unit: str
+    divisor: tuple[str, ...] = ()
+
+
+def _gauge(series: str, unit: str) -> Metric:
+    return Metric("gauge", series, unit)
+
+
+def _rate(series: str, unit: str) -> Metric:
+    return Metric("rate", series, unit, (INTERVAL,))
+
+
+SERVER_METRICS: dict[str, Metric] = {
+    "up": Metric("lowest", "up", "bool"),
+    "l1_used_bytes": _gauge("l1_used_bytes", "bytes"),
+    "l1_usage_ratio": _gauge("l1_usage_ratio", "ratio"),
+    "l1_object_count": _gauge("l1_object_count", "objects"),
+    "l2_usage_bytes": _gauge("l2_usage_bytes", "bytes"),
+    "engines_registered": _gauge("engines_registered", "engines"),
+    "poll_seconds": _gauge("poll_seconds", "seconds"),
+    "hit_rate": Metric("ratio", "hit_tokens", "ratio", ("requested_tokens",)),
+    "l1_hit_rate": Metric("ratio", "l1_hit_tokens", "ratio", ("requested_tokens",)),
+    "l2_hit_rate": Metric("ratio", "l2_hit_tokens", "ratio", ("requested_tokens",)),
+    "requested_tokens_per_second": _rate("requested_tokens", "tokens_per_second"),
+    "hit_tokens_per_second": _rate("hit_tokens", "tokens_per_second"),
+    "l1_hit_tokens_per_second": _rate("l1_hit_tokens", "tokens_per_second"),
+    "l2_hit_tokens_per_second": _rate("l2_hit_tokens", "tokens_per_second"),
+    "l1_evicted_per_second": _rate("l1_evicted_chunks", "chunks_per_second"),
+    "l2_store_bytes_per_second": _rate("l2_store_bytes", "bytes_per_second"),
+}
+
+_PROMPT = ("local_tokens", "external_tokens", "recomputed_tokens")
+ENGINE_METRICS: dict[str, Metric] = {
+    "up": Metric("lowest", "up", "bool"),
+    "running": _gauge("running", "requests"),
+    "waiting": _gauge("waiting", "requests"),
+    "kv_usage_ratio": _gauge("kv_usage_ratio", "ratio"),
+    "poll_seconds": _gauge("poll_seconds", "seconds"),
+    "local_tokens_per_second": _rate("local_tokens", "tokens_per_second"),
+    "external_tokens_per_second": _rate("external_tokens", "tokens_per_second"),
+    "recomputed_tokens_per_second": _rate("recomputed_tokens", "tokens_per_second"),
+    "preemptions_per_second": _rate("preemptions", "requests_per_second"),
+    "local_hit_rate": Metric("ratio", "local_tokens", "ratio", _PROMPT),
+    "external_hit_rate": Metric("ratio", "external_tokens", "ratio", ("external_tokens", "recomputed_tokens")),
+}
+
+STORE_METRICS: dict[str, Metric] = {
+    "up": Metric("lowest", "up", "bool"),
+    "free_bytes": _gauge("free_bytes", "bytes"),
+    "inodes_free": _gauge("inodes_free", "inodes"),
+}
+
+CATALOGUE: dict[str, dict[str, Metric]] = {
+    "server": SERVER_METRICS,
+    "engine": ENGINE_METRICS,
+    "store": STORE_METRICS,
+}
