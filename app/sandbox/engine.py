@@ -27,7 +27,7 @@ class EngineHangs(Exception):
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a request asks for. Without `top_logprobs` no log-probabilities; `skip_caches` where `prompt_logprobs` are asked."""
+    """What a request asks for. Without `top_logprobs` no log-probabilities; `prompt_logprobs` skips every cache."""
 
     max_tokens: int = 16
     temperature: float = 0.0
@@ -36,7 +36,11 @@ class Sampling:
     min_tokens: int = 0
     seed: int | None = None
     salt: str = ""
-    skip_caches: bool = False
+    prompt_logprobs: int | None = None
+
+    @property
+    def skip_caches(self) -> bool:
+        return self.prompt_logprobs is not None
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class Generation:
     """An answer and how it came about. Token counts: `local` + `external` + `computed` = prompt.
 
     `lmcache_cached` is what LMCache holds of the prompt, `lmcache_extra` what it really supplied; on a prompt of
-    exactly whole chunks `external` is one less than that.
+    exactly whole chunks `external` is one less than that. `prompt_logprobs` has for every prompt token but the first
+    the token itself and the best ones, as (token, log-probability, rank).
     """
 
     prompt: Sequence[int]
@@ -66,6 +71,7 @@ class Generation:
     lmcache_extra: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    prompt_logprobs: list[list[tuple[int, float, int]]] | None = None
 
     @property
     def cached(self) -> int:
@@ -87,6 +93,8 @@ class Engine:
         self.down = False
         self.running = 0
         self.waiting = 0
+        self.blocks_in_use = 0
+        self.boot = 0
         self._rng = rng
         self._boot(now if spec.started_at is None else spec.started_at, now)
 
@@ -97,6 +105,7 @@ class Engine:
         if self.server is not None and self.server.spec.chunk_size % layout.block_size:
             chunk = self.server.spec.chunk_size
             raise ValueError(f"LMCache chunk size {chunk} must be a multiple of the block size {layout.block_size}")
+        self.boot += 1
         self.started_at = started_at
         self.instance_ids = [self._rng.getrandbits(62) for _ in range(layout.world_size)]
         self.fingerprint = f"{self._rng.getrandbits(32):08x}"
@@ -107,7 +116,7 @@ class Engine:
         self._linked = False
         self._init_metrics()
         if self.server is not None:
-            self._linked = self.server.down_since is None
+            self._linked = self.server.reachable
             if self._linked:
                 self._register(now)
             else:
@@ -123,7 +132,7 @@ class Engine:
         if spec is not None:
             self.spec = spec
         self.down = False
-        self.running = self.waiting = 0
+        self.running = self.waiting = self.blocks_in_use = 0
         self._boot(now, now)
 
     def kill(self) -> None:
@@ -136,7 +145,7 @@ class Engine:
         if self.down or server is None or due is None or due > now:
             return
         beat = self.spec.heartbeat_seconds
-        calm = self._linked and server.down_since is None and not any(end > due for _, end in server.outages)
+        calm = self._linked and server.reachable and not any(end > due for _, end in server.outages)
         if calm:
             due += beat * int((now - due) // beat)
         while due <= now:
@@ -177,6 +186,8 @@ class Engine:
             self._keep(hashes[index], blocks[index], now)
         self._store(lookup, tokens, blocks, sampling.salt, now)
         result.prefill_seconds = waited + self.latency.prefill(result.computed, from_l1, from_l2)
+        if sampling.prompt_logprobs is not None:
+            result.prompt_logprobs = self._score_prompt(tokens, blocks, sampling.prompt_logprobs)
         self._decode(result, blocks, sampling, now)
         result.decode_seconds = self.latency.decode_per_token * max(0, len(result.steps) - 1)
         self._count(result, sampling)
@@ -192,7 +203,7 @@ class Engine:
             self.advance(now)
         if not self._linked:
             return None, 0.0
-        if server.down_since is not None:
+        if not server.reachable:
             self._linked = False
             return None, self.latency.server_gone
         lookup = server.lookup(self.spec.model_path, self.spec.layout, tokens, sampling.salt, now)
@@ -262,6 +273,23 @@ class Engine:
                 full.append(tail.pop())
                 self._keep(block_hashes(tokens, size, sampling.salt)[-1], full[-1], now)
                 state = self.model.state(full, layout)
+
+    def _score_prompt(
+        self, tokens: Sequence[int], blocks: list[Block], count: int
+    ) -> list[list[tuple[int, float, int]]]:
+        layout, size = self.spec.layout, self.spec.layout.block_size
+        rows = []
+        for index in range(1, len(tokens)):
+            start = index // size * size
+            seen = blocks[: index // size]
+            if start < index:
+                state = self.model.state(seen, layout)
+                seen = [*seen, self.model.compute(tokens[start:index], start, state, layout)]
+            logprobs = log_softmax(self.model.logits(seen, tokens[index - 1], layout))
+            order = sorted(range(len(logprobs)), key=lambda i, p=logprobs: (-p[i], i))  # type: ignore[misc]
+            shown = dict.fromkeys([tokens[index], *order[:count]])
+            rows.append([(token, logprobs[token], order.index(token) + 1) for token in shown])
+        return rows
 
     # --- operator's calls -----------------------------------------------------------------------------------
 

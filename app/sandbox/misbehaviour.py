@@ -42,6 +42,7 @@ class Faults:
     stores_stuck: bool = False
     status_unhealthy: bool = False
     healthcheck_unhealthy: bool = False
+    mq_dead: bool = False
 
     reset_lies: bool = False
     reset_refuses: bool = False
@@ -101,7 +102,7 @@ class FaultyHTTP:
             await self._app(scope, receive, send)
             return
         if faults.hang:
-            await _until_disconnect(receive)
+            await until_disconnect(receive)
             return
         if faults.slow_seconds > 0:
             await asyncio.sleep(faults.slow_seconds)
@@ -119,7 +120,7 @@ class FaultyHTTP:
             await self._app(scope, receive, send)
 
 
-async def _until_disconnect(receive: Receive) -> None:
+async def until_disconnect(receive: Receive) -> None:
     """Never answer; end when the client gives up."""
     while (await receive())["type"] != "http.disconnect":
         pass

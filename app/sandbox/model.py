@@ -143,7 +143,9 @@ class Model:
     def logits(self, blocks: Sequence[Block], last_token: int, layout: KVLayout) -> list[float]:
         """Scores of all tokens after `blocks`, in the precision of the layout's dtype."""
         state = self.state(blocks, layout)
-        a, b, c, d, e, f, g, h = (s + 0.4 * k for s, k in zip(state, self._key[last_token], strict=True))
+        place = _phases(sum(block.tokens for block in blocks))
+        key = self._key[last_token]
+        a, b, c, d, e, f, g, h = (s + 0.4 * k + 0.5 * p for s, k, p in zip(state, key, place, strict=True))
         scores = [
             _LOGIT_SCALE * (w[0] * a + w[1] * b + w[2] * c + w[3] * d + w[4] * e + w[5] * f + w[6] * g + w[7] * h)
             for w in self._head

@@ -115,8 +115,14 @@ class CacheServer:
             self.down_since = now
             self.queue.clear()
 
+    @property
+    def reachable(self) -> bool:
+        """True if engines can talk to it now (its message queue may be dead while HTTP is well)."""
+        return self.down_since is None and not self.faults.mq_dead
+
     def was_up(self, when: float) -> bool:
-        if self.down_since is not None and when >= self.down_since:
+        """True if a heartbeat sent at `when` was answered."""
+        if self.faults.mq_dead or (self.down_since is not None and when >= self.down_since):
             return False
         return not any(start <= when < end for start, end in self.outages)
 

@@ -25,10 +25,11 @@ during high without again home around small however found part school upon cache
 memory block record disk model layer key value hit miss store load evict tier hash chunk prefill decode request answer
 question system user context window batch queue latency throughput answer warm cold restart metric status report check
 number list table page line word name file path size byte count rate limit test run plan clean scan save read write
-open close start stop first second next left
+open close start stop first second next left region node rack fabric driver kernel vector tensor head width depth
+span trace alert graph panel owner policy grace drain shard replica leader quorum ledger journal epoch layout format
 """
 _words = [f" {word}" for word in dict.fromkeys(_TEXT.split())]
-_words = (_words + [f" w{i}" for i in range(250)])[: VOCABULARY - _FIRST_WORD]
+_words = (_words + [f" w{i}" for i in range(60)])[: VOCABULARY - _FIRST_WORD]
 _ID_OF_WORD = {word: _FIRST_WORD + i for i, word in enumerate(_words)}
 _PIECES = re.compile(r" \w+|.", re.DOTALL)
 
