@@ -1,0 +1,561 @@
+"""What each page is given: one frozen dataclass a template. Fields are the API's own views wherever there is one.
+
+docs/DESIGN_SYSTEM.md names the template of each. Templates are strict: a name that is not a field here is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.acceptance.schemas import (
+    AcceptanceRunView,
+    AnswerView,
+    CanaryView,
+    EstimateView,
+    LatestView,
+    RunComparisonView,
+)
+from app.audit.service import AuditView
+from app.auth.schemas import NewTokenView, TokenView, UserView
+from app.cleanup.schemas import (
+    ItemView,
+    PlanView,
+    PolicyView,
+    PresetView,
+    QuarantineJobView,
+    QuarantineView,
+    RunBrief,
+    RunView,
+)
+from app.errors import FieldError
+from app.fleet.schemas import EngineView, ProbeView, ServerView, StoreView
+from app.records.schemas import EpochsView, EpochView, GrowthPointView, RecordDetail, RecordView, ScanView, SummaryView
+from app.scheduling.schemas import FiringView, ScheduleView
+from app.web.forms import FormState
+from app.web.table_state import TableState
+
+# ---- the frame ----
+
+
+@dataclass(frozen=True)
+class NavItem:
+    """One entry of the side bar. `count` is shown when it is not 0; `kind` colours it."""
+
+    key: str
+    title: str
+    path: str
+    icon: str
+    hotkey: str = ""
+    count: int = 0
+    kind: str = "none"
+    count_means: str = ""
+
+
+@dataclass(frozen=True)
+class Crumb:
+    """One step of the breadcrumb; the last one has no path."""
+
+    title: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Toast:
+    """A message about what was just done. kind: ok, warn, bad, info."""
+
+    kind: str
+    text: str
+    link_path: str = ""
+    link_title: str = ""
+
+
+@dataclass(frozen=True)
+class SignedIn:
+    """Who looks at the page."""
+
+    name: str
+    role: str
+
+    def may(self, role: str) -> bool:
+        """Whether the role suffices."""
+        order = ("viewer", "operator", "admin")
+        return order.index(self.role) >= order.index(role)
+
+
+@dataclass(frozen=True)
+class Shell:
+    """The frame of every page. `path` is the page's own address (without the prefix), which live parts ask again."""
+
+    user: SignedIn | None
+    nav: tuple[NavItem, ...]
+    current: str
+    crumbs: tuple[Crumb, ...]
+    path: str
+    base_url: str
+    theme: str = "auto"
+    toasts: tuple[Toast, ...] = ()
+    poll_seconds: int = 5
+    search: bool = False
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class PageContext:
+    """Base of all contexts."""
+
+    shell: Shell
+
+
+# ---- overview ----
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Something that is wrong, in a sentence an operator understands, its evidence and the next action."""
+
+    kind: str  # bad | warn | info | ok
+    icon: str
+    title: str
+    detail: str
+    action: str = ""
+    path: str = ""
+    since: str | None = None
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One tier of the token picture: how much came from it, and how full it is."""
+
+    tier: str
+    note: str
+    share: float | None
+    tokens: int | None
+    reason: str
+    fill: float | None
+    mark: float | None
+    fill_text: str
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One way of the stored bytes: recomputed to L1, L1 to L2, out of L1."""
+
+    text: str
+    value: str | None
+    reason: str
+    tier: str = ""
+
+
+@dataclass(frozen=True)
+class FlowPicture:
+    """The token picture as it is drawn. state: value, no_traffic, unknown."""
+
+    state: str
+    total_tokens: int | None
+    seconds: float | None
+    reason: str
+    sentence: str
+    shares: Mapping[str, float]
+    lanes: tuple[Lane, ...]
+    hops: tuple[Hop, ...]
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A moment marked on a line: percent of its width and a sentence."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened. `what` picks the icon, `kind` the colour."""
+
+    at: str
+    what: str
+    kind: str
+    text: str
+    detail: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A number over time for a sparkline; equally spaced, None where nothing was known."""
+
+    points: tuple[float | None, ...]
+    seconds: float
+    pins: tuple[Pin, ...] = ()
+    layers: tuple[tuple[str, tuple[float | None, ...]], ...] = ()  # (tier, points), stacked; empty: one line
+
+
+@dataclass(frozen=True)
+class EngineVerdict:
+    """How an engine's last acceptance stands."""
+
+    engine: EngineView
+    latest: LatestView
+
+
+@dataclass(frozen=True)
+class StoreCard:
+    """A store and what is on it."""
+
+    store: StoreView
+    summary: SummaryView
+
+
+@dataclass(frozen=True)
+class NextCleanup:
+    """When and what the next cleanup does, and how the last one went."""
+
+    policy_id: str
+    policy_name: str
+    store_name: str
+    at: str | None
+    last: RunBrief | None
+
+
+@dataclass(frozen=True)
+class OverviewPage(PageContext):
+    """overview.html"""
+
+    attention: tuple[Attention, ...]
+    flow: FlowPicture
+    servers: Sequence[ServerView]
+    engines: Sequence[EngineView]
+    stores: Sequence[StoreCard]
+    fullest_l1: ServerView | None
+    tightest_store: StoreCard | None
+    verdicts: Sequence[EngineVerdict]
+    hit_rate: Trend
+    hit_rate_now: float | None
+    hit_rate_reason: str
+    next_cleanup: NextCleanup | None
+    events: Sequence[Event]
+
+
+# ---- targets ----
+
+
+@dataclass(frozen=True)
+class ServersPage(PageContext):
+    """servers.html"""
+
+    servers: Sequence[ServerView]
+    state: TableState
+    next_page_token: str | None
+    store_names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ChartSpec:
+    """One chart of a target: where its samples come from, and the sparkline drawn without a script."""
+
+    title: str
+    metric: str
+    unit: str
+    url: str
+    trend: Trend
+    tier: str = ""
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class ServerPage(PageContext):
+    """server.html"""
+
+    server: ServerView
+    engines: Sequence[EngineView]
+    stores: Sequence[StoreCard]
+    charts_shown: Sequence[ChartSpec]
+    changes: Sequence[Event]
+    flow: FlowPicture
+
+
+@dataclass(frozen=True)
+class EnginesPage(PageContext):
+    """engines.html"""
+
+    engines: Sequence[EngineView]
+    state: TableState
+    next_page_token: str | None
+    server_names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class EnginePage(PageContext):
+    """engine.html"""
+
+    engine: EngineView
+    server: ServerView | None
+    latest: LatestView
+    charts_shown: Sequence[ChartSpec]
+    changes: Sequence[Event]
+    form: FormState  # the facts entered by hand
+
+
+# ---- records ----
+
+
+@dataclass(frozen=True)
+class StoresPage(PageContext):
+    """stores.html"""
+
+    stores: Sequence[StoreCard]
+    server_names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class StorePage(PageContext):
+    """store.html: what is on it, its space, its layouts, its scans."""
+
+    store: StoreView
+    summary: SummaryView
+    scans: Sequence[ScanView]
+    active_scan: ScanView | None
+    epochs: EpochsView
+    growth: Sequence[GrowthPointView]
+    server_names: Mapping[str, str]
+    policies: Sequence[PolicyView]
+    quarantined: QuarantineView | None
+    form: FormState  # declare or adopt
+
+
+@dataclass(frozen=True)
+class RecordsPage(PageContext):
+    """records.html: the explorer of one store. `matching` is (records, bytes, exact), None while nothing is scanned."""
+
+    store: StoreView
+    summary: SummaryView
+    records: Sequence[RecordView]
+    state: TableState
+    next_page_token: str | None
+    matching: tuple[int, int, bool] | None
+    form: FormState
+
+
+@dataclass(frozen=True)
+class RecordPage(PageContext):
+    """record.html"""
+
+    record: RecordDetail
+    store: StoreView
+    epoch: EpochView | None
+
+
+# ---- cleanup ----
+
+
+@dataclass(frozen=True)
+class CleanupPage(PageContext):
+    """cleanup.html: policies and the latest runs and plans."""
+
+    policies: Sequence[PolicyView]
+    presets: Sequence[PresetView]
+    runs: Sequence[RunView]
+    plans: Sequence[PlanView]
+    stores: Sequence[StoreView]
+
+
+@dataclass(frozen=True)
+class PolicyPage(PageContext):
+    """policy.html: one policy with its plans and runs."""
+
+    policy: PolicyView
+    plans: Sequence[PlanView]
+    runs: Sequence[RunView]
+
+
+@dataclass(frozen=True)
+class PolicyFormPage(PageContext):
+    """policy_form.html: new (from a preset) or edit."""
+
+    policy: PolicyView | None
+    form: FormState
+    stores: Sequence[StoreView]
+    presets: Sequence[PresetView]
+    preset: str
+
+
+@dataclass(frozen=True)
+class PlanPage(PageContext):
+    """plan.html"""
+
+    plan: PlanView
+    records: Sequence[ItemView]
+    state: TableState
+    next_page_token: str | None
+
+
+@dataclass(frozen=True)
+class RunPage(PageContext):
+    """cleanup_run.html"""
+
+    run: RunView
+    records: Sequence[ItemView]
+    state: TableState
+    next_page_token: str | None
+    jobs: Sequence[QuarantineJobView]
+    form: FormState
+
+
+@dataclass(frozen=True)
+class QuarantinePage(PageContext):
+    """quarantine.html"""
+
+    store: StoreView
+    quarantine: QuarantineView
+    state: TableState
+
+
+# ---- acceptance ----
+
+
+@dataclass(frozen=True)
+class AcceptancePage(PageContext):
+    """acceptance.html: how every engine stands, and the history."""
+
+    verdicts: Sequence[EngineVerdict]
+    runs: Sequence[AcceptanceRunView]
+    state: TableState
+    next_page_token: str | None
+
+
+@dataclass(frozen=True)
+class AcceptanceStartPage(PageContext):
+    """acceptance_start.html"""
+
+    engines: Sequence[EngineView]
+    form: FormState
+    estimate: EstimateView | None
+
+
+@dataclass(frozen=True)
+class AcceptanceRunPage(PageContext):
+    """acceptance_run.html: live progress, then the result."""
+
+    run: AcceptanceRunView
+    ttft: Sequence[tuple[str, Sequence[float]]]
+    answers: Sequence[AnswerView]
+
+
+@dataclass(frozen=True)
+class AcceptanceComparePage(PageContext):
+    """acceptance_compare.html"""
+
+    comparison: RunComparisonView
+
+
+@dataclass(frozen=True)
+class CanariesPage(PageContext):
+    """canaries.html"""
+
+    canaries: Sequence[CanaryView]
+    engine_names: Mapping[str, str]
+
+
+# ---- activity, alarms, schedules ----
+
+
+@dataclass(frozen=True)
+class ActivityPage(PageContext):
+    """activity.html: what happened, and who did what."""
+
+    view: str  # health | audit
+    events: Sequence[Event]
+    audit: Sequence[AuditView]
+    state: TableState
+    next_page_token: str | None
+
+
+@dataclass(frozen=True)
+class ScheduleRow:
+    """A schedule with the name of what it runs on."""
+
+    schedule: ScheduleView
+    target_name: str
+    target_path: str
+
+
+@dataclass(frozen=True)
+class SchedulesPage(PageContext):
+    """schedules.html"""
+
+    schedules: Sequence[ScheduleRow]
+    firings: Sequence[FiringView]
+    form: FormState
+    targets: Sequence[tuple[str, str]]  # ("scan:3", "scan of nvme-a")
+
+
+# ---- settings ----
+
+
+@dataclass(frozen=True)
+class SettingsPage(PageContext):
+    """settings.html: targets, users, tokens (`tab`)."""
+
+    tab: str
+    servers: Sequence[ServerView]
+    engines: Sequence[EngineView]
+    stores: Sequence[StoreView]
+    users: Sequence[UserView]
+    tokens: Sequence[TokenView]
+    new_token: NewTokenView | None
+    form: FormState
+
+
+@dataclass(frozen=True)
+class TargetFormPage(PageContext):
+    """target_form.html: add or change a server, an engine or a store."""
+
+    kind: str  # server | engine | store
+    target: ServerView | EngineView | StoreView | None
+    form: FormState
+    servers: Sequence[ServerView]
+    probe: ProbeView | None
+    proposals: Sequence[tuple[str, str]] = ()  # stores: (directory, server name)
+
+
+@dataclass(frozen=True)
+class WelcomePage(PageContext):
+    """welcome.html: nothing is registered yet."""
+
+    form: FormState
+    probe: ProbeView | None
+
+
+# ---- frame pages ----
+
+
+@dataclass(frozen=True)
+class LoginPage(PageContext):
+    """login.html"""
+
+    form: FormState
+    next: str
+
+
+@dataclass(frozen=True)
+class ErrorPage(PageContext):
+    """error.html"""
+
+    status: int
+    title: str
+    detail: str
+    errors: Sequence[FieldError] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class StylePage(PageContext):
+    """style.html: the living style page."""
+
+    form: FormState
+    colours: Sequence[tuple[str, Sequence[str]]]
+    flow: FlowPicture
+    flow_unknown: FlowPicture
+    events: Sequence[Event]
+    trend: Trend

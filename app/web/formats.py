@@ -1,0 +1,215 @@
+"""How values become words. Pure functions; everything a page prints goes through here.
+
+Conventions of the pages: memory in GiB (2^30), disk and transfer in GB (10^9), always with the unit; shares with one
+decimal; times relative to the clock with the exact time beside them. ``None`` is "unknown", never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from app.clock import parse_iso
+
+NBSP = "\u00a0"  # no-break space: between a number and its unit
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with `digits` significant digits, never in exponent form: 15.1, 1.92, 38.0, 984."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    rounded = round(value, decimals)
+    # 9.996 rounds up to 10.00: one decimal less then.
+    if rounded and math.floor(math.log10(abs(rounded))) > math.floor(math.log10(abs(value))) and decimals:
+        decimals -= 1
+    return f"{rounded:,.{decimals}f}"
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> tuple[str, str]:
+    power = 0
+    scaled = abs(float(value))
+    while scaled >= base and power < len(units) - 1:
+        scaled /= base
+        power += 1
+    # 999.7 kB would print as "1,000 kB".
+    if power and power < len(units) - 1 and float(significant(scaled).replace(",", "")) >= base:
+        scaled /= base
+        power += 1
+    number = f"{int(value)}" if power == 0 else significant(math.copysign(scaled, value))
+    return number, units[power]
+
+
+def memory_parts(value: float) -> tuple[str, str]:
+    """Number and unit of a size in memory: ``("15.1", "GiB")``."""
+    return _scaled(value, 1024, _BINARY)
+
+
+def disk_parts(value: float) -> tuple[str, str]:
+    """Number and unit of a size on disk: ``("1.92", "TB")``."""
+    return _scaled(value, 1000, _DECIMAL)
+
+
+def memory(value: float | None) -> str:
+    """``15.1 GiB``; "unknown" for None."""
+    return "unknown" if value is None else NBSP.join(memory_parts(value))
+
+
+def disk(value: float | None) -> str:
+    """``1.92 TB``; "unknown" for None."""
+    return "unknown" if value is None else NBSP.join(disk_parts(value))
+
+
+def rate(value: float | None) -> str:
+    """Bytes per second as ``412 MB/s``."""
+    return "unknown" if value is None else disk(value) + "/s"
+
+
+def exact_bytes(value: float | None) -> str:
+    """``1,920,000,000 bytes``: for titles."""
+    return "unknown" if value is None else f"{int(value):,} bytes"
+
+
+def count(value: float | None) -> str:
+    """Whole numbers with thousands separators."""
+    return "unknown" if value is None else f"{round(value):,}"
+
+
+def compact(value: float | None) -> str:
+    """``4.21 M``; below 10,000 the exact number."""
+    if value is None:
+        return "unknown"
+    if abs(value) < 10_000:
+        return f"{round(value):,}"
+    return NBSP.join(_scaled(value, 1000, ("", "k", "M", "G", "T", "P")))
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A ratio (0..1) as ``58.3 %``. What is not quite 0 or 100 is never printed as if it were."""
+    if value is None:
+        return "unknown"
+    shown = round(value * 100, digits)
+    step = 10**-digits
+    if value > 0 and shown == 0:
+        return f"<{NBSP}{step:g}{NBSP}%"
+    if value < 1 and shown == 100:
+        shown = 100 - step
+    text = f"{shown:.{digits}f}"
+    if shown in (0.0, 100.0):
+        text = f"{shown:.0f}"
+    return f"{text}{NBSP}%"
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """A plain number with `digits` significant digits, trailing zeros of a fraction kept out."""
+    if value is None:
+        return "unknown"
+    text = significant(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def duration(seconds: float | None) -> str:
+    """``34 ms``, ``8.2 s``, ``2 m 07 s``, ``3 h 12 m``, ``3.4 d``."""
+    if seconds is None:
+        return "unknown"
+    sign, s = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if s == 0:
+        return f"0{NBSP}s"
+    if s < 1e-3:
+        text = f"{significant(s * 1e6, 2)}{NBSP}µs"
+    elif s < 0.9995:
+        text = f"{significant(s * 1e3, 3)}{NBSP}ms"
+    elif s < 10:
+        text = f"{s:.1f}{NBSP}s"
+    elif s < 59.5:
+        text = f"{s:.0f}{NBSP}s"
+    elif s < 3600:
+        text = f"{int(s // 60)}{NBSP}m" + (f" {int(s % 60):02d}{NBSP}s" if int(s % 60) else "")
+    elif s < 86400:
+        minutes = int(s % 3600 // 60)
+        text = f"{int(s // 3600)}{NBSP}h" + (f" {minutes:02d}{NBSP}m" if minutes else "")
+    else:
+        text = f"{decimal(s / 86400, 2 if s < 864000 else 3)}{NBSP}d"
+    return sign + text
+
+
+def milliseconds(value: float | None) -> str:
+    """A time given in milliseconds, with three significant digits: ``655 ms``, ``1,279 ms``."""
+    if value is None:
+        return "unknown"
+    return f"{value:,.0f}{NBSP}ms" if abs(value) >= 1000 else f"{significant(value)}{NBSP}ms"
+
+
+def relative(moment: str | None, now: float) -> str:
+    """An RFC 3339 time relative to `now`: ``just now``, ``2 m ago``, ``in 3 h``, ``yesterday``, ``12 Nov``."""
+    if moment is None:
+        return "never"
+    delta = now - parse_iso(moment)
+    ahead = delta < 0
+    s = abs(delta)
+    if s < 1.5:
+        return "now"
+    if s < 60:
+        text = f"{s:.0f}{NBSP}s"
+    elif s < 3600:
+        text = f"{s // 60:.0f}{NBSP}m"
+    elif s < 86400:
+        text = f"{s // 3600:.0f}{NBSP}h"
+    elif s < 14 * 86400:
+        text = f"{s // 86400:.0f}{NBSP}d"
+    else:
+        return day(moment, now)
+    return f"in {text}" if ahead else f"{text} ago"
+
+
+def exact(moment: str | None) -> str:
+    """``Mon 30 Nov 2026, 08:15:02 UTC``."""
+    if moment is None:
+        return "never"
+    return _utc(moment).strftime("%a %-d %b %Y, %H:%M:%S UTC")
+
+
+def clock_time(moment: str | None) -> str:
+    """``08:15`` (UTC)."""
+    return "never" if moment is None else _utc(moment).strftime("%H:%M")
+
+
+def day(moment: str, now: float) -> str:
+    """``30 Nov``, with the year when it is another one."""
+    at = _utc(moment)
+    this_year = datetime.fromtimestamp(now, UTC).year
+    return at.strftime("%-d %b" if at.year == this_year else "%-d %b %Y")
+
+
+def day_title(moment: str, now: float) -> str:
+    """``Today``, ``Yesterday`` or the day, for headings between events."""
+    days = datetime.fromtimestamp(now, UTC).date().toordinal() - _utc(moment).date().toordinal()
+    return {0: "Today", 1: "Yesterday"}.get(days, day(moment, now))
+
+
+def plural(number: float | None, one: str, many: str | None = None) -> str:
+    """``1 record``, ``1,204 records``; "unknown records" for None."""
+    word = one if number == 1 else (many or one + "s")
+    return f"{count(number)} {word}"
+
+
+def words(code: str) -> str:
+    """A machine word for people: ``other_layout`` to "other layout"."""
+    return code.replace("_", " ")
+
+
+def middle(text: str, keep: int = 8) -> str:
+    """A long hash with its middle left out: ``3fa91c02…9be1``."""
+    return text if len(text) <= 2 * keep + 1 else f"{text[:keep]}…{text[-keep // 2 :]}"
+
+
+def printable(name: str) -> str:
+    """A name from disk as one visible line: control and undecodable characters become their escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
+
+
+def _utc(moment: str) -> datetime:
+    return datetime.fromtimestamp(parse_iso(moment), UTC)

@@ -1,0 +1,422 @@
+"""What the overview says: the token picture, the things that need somebody, what happened. Pure functions of views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from app.acceptance.schemas import AcceptanceRunView, LatestView
+from app.cleanup.schemas import EpisodeView, RunView
+from app.clock import parse_iso
+from app.fleet.schemas import EngineView, ServerView
+from app.telemetry.schemas import HealthChangeView, TokenFlowView
+from app.web import formats, svg, words
+from app.web.contexts import Attention, EngineVerdict, Event, FlowPicture, Hop, Lane, Pin, StoreCard, Trend
+
+_LEVEL_TIER = {"l0": "l0", "l1": "l1", "l2": "l2", "recomputed": "rc"}
+_RANK = {"bad": 0, "warn": 1, "info": 2, "ok": 3}
+FULL_SOON_HOURS = 7 * 24.0
+
+
+def flow_picture(
+    flow: TokenFlowView,
+    servers: Sequence[ServerView],
+    engines: Sequence[EngineView],
+    stores: Sequence[StoreCard],
+    hops: tuple[Hop, ...] = (),
+) -> FlowPicture:
+    """The token picture of one server or of all; each lane also says how full its tier is."""
+    levels = {_LEVEL_TIER[level.level]: level for level in flow.levels}
+    fills = {"l0": _fill_l0(engines), "l1": _fill_l1(servers), "l2": _fill_l2(stores)}
+    lanes = []
+    shares: dict[str, float] = {}
+    for tier in svg.TIERS:
+        level = levels.get(tier)
+        share = level.share if level else None
+        if share is not None:
+            shares[tier] = share
+        fill, mark, text = fills.get(tier, (None, None, "what no tier held"))
+        per_second = level.tokens_per_second if level else None
+        lanes.append(
+            Lane(
+                tier=tier,
+                note=f"{formats.compact(per_second)} tokens/s" if per_second is not None else "",
+                share=share,
+                tokens=level.tokens if level else None,
+                reason=(level.reason if level else None) or flow.reason or "",
+                fill=fill,
+                mark=mark,
+                fill_text=text,
+            )
+        )
+    return FlowPicture(
+        state=flow.state,
+        total_tokens=flow.total_tokens,
+        # A window that is covered but for a poll or two is called by its whole length.
+        seconds=flow.window_seconds
+        if flow.covered_seconds is None or flow.covered_seconds > 0.95 * flow.window_seconds
+        else flow.covered_seconds,
+        reason=flow.reason or "",
+        sentence=_sentence(flow, shares),
+        shares=shares,
+        lanes=tuple(lanes),
+        hops=hops,
+    )
+
+
+def _sentence(flow: TokenFlowView, shares: dict[str, float]) -> str:
+    if flow.state == "no_traffic":
+        return "No prompt tokens in this window."
+    if flow.state == "unknown" or flow.total_tokens is None:
+        return f"Where prompt tokens came from is not known: {flow.reason or 'nothing has been read yet'}."
+    names = {"l0": "the GPU", "l1": "memory", "l2": "disk", "rc": "computing again"}
+    parts = ", ".join(f"{formats.percent(shares[t], 0)} from {names[t]}" for t in svg.TIERS if t in shares)
+    return f"Of {formats.compact(flow.total_tokens)} prompt tokens: {parts}."
+
+
+def _fill_l0(engines: Sequence[EngineView]) -> tuple[float | None, float | None, str]:
+    known = [e.l0 for e in engines if e.l0.usage_ratio is not None]
+    if not known:
+        return None, None, "use unknown" if engines else "no engine registered"
+    capacity = [v.capacity_tokens for v in known]
+    if all(c is not None for c in capacity) and sum(c or 0 for c in capacity):
+        total = sum(c or 0 for c in capacity)
+        used = sum((v.usage_ratio or 0) * (v.capacity_tokens or 0) for v in known)
+        return used / total, None, f"{formats.percent(used / total, 0)} of {formats.compact(total)} tokens in use"
+    mean = sum(v.usage_ratio or 0 for v in known) / len(known)
+    return mean, None, f"{formats.percent(mean, 0)} in use"
+
+
+def _fill_l1(servers: Sequence[ServerView]) -> tuple[float | None, float | None, str]:
+    known = [s.l1 for s in servers if s.l1.used_bytes is not None and s.l1.capacity_bytes]
+    if not known:
+        return None, None, "use unknown" if servers else "no server registered"
+    used = sum(v.used_bytes or 0 for v in known)
+    capacity = sum(v.capacity_bytes or 0 for v in known)
+    marks = {v.trigger_watermark for v in known}
+    mark = marks.pop() if len(marks) == 1 else None
+    suffix = f", evicts at {formats.percent(mark, 0)}" if mark is not None else ""
+    return used / capacity, mark, f"{_of(used, capacity, formats.memory)}{suffix}"
+
+
+def _fill_l2(stores: Sequence[StoreCard]) -> tuple[float | None, float | None, str]:
+    known = [
+        c.store.filesystem
+        for c in stores
+        if c.store.filesystem.total_bytes and c.store.filesystem.free_bytes is not None
+    ]
+    if not known:
+        return None, None, "use unknown" if stores else "no store registered"
+    total = sum(f.total_bytes or 0 for f in known)
+    free = sum(f.free_bytes or 0 for f in known)
+    return (total - free) / total, None, _of(total - free, total, formats.disk)
+
+
+def _of(used: float, whole: float, unit: object) -> str:
+    printer = formats.memory if unit is formats.memory else formats.disk
+    a, b = printer(used), printer(whole)
+    number, _, name = a.rpartition(formats.NBSP)
+    same = name == b.rpartition(formats.NBSP)[2]
+    return f"{number if same else a} of {b}"
+
+
+def fullest_l1(servers: Sequence[ServerView]) -> ServerView | None:
+    """The server whose L1 is nearest to its watermark; any server when none is known."""
+    known = [s for s in servers if s.l1.usage_ratio is not None]
+    return (
+        max(known, key=lambda s: (s.l1.usage_ratio or 0) / (s.l1.trigger_watermark or 1))
+        if known
+        else next(iter(servers), None)
+    )
+
+
+def tightest_store(stores: Sequence[StoreCard]) -> StoreCard | None:
+    """The store that is full first; else the fullest one; any when nothing is known."""
+
+    def pressure(card: StoreCard) -> tuple[float, float]:
+        hours = card.summary.full_in_hours
+        fs = card.store.filesystem
+        free = svg.ratio(fs.free_bytes, fs.total_bytes)
+        return (hours if hours is not None else 1e9, free if free is not None else 2.0)
+
+    return min(stores, key=pressure, default=None)
+
+
+# ---- what needs somebody ----
+
+
+def attention(
+    servers: Sequence[ServerView],
+    engines: Sequence[EngineView],
+    stores: Sequence[StoreCard],
+    verdicts: Sequence[EngineVerdict],
+    episodes: Sequence[EpisodeView] = (),
+) -> tuple[Attention, ...]:
+    """Everything that is wrong, worst first; one cause one line. The last resort is a sentence that all is well."""
+    found = [
+        *(item for card in stores for item in _store_troubles(card)),
+        *(_episode(e) for e in episodes),
+        *(item for s in servers for item in _server_troubles(s)),
+        *(item for e in engines for item in _engine_troubles(e)),
+        *(item for v in verdicts if (item := _verdict_trouble(v)) is not None),
+    ]
+    found.sort(key=lambda a: _RANK[a.kind])
+    return tuple(found) or (_all_well(servers, engines, verdicts),)
+
+
+def _store_troubles(card: StoreCard) -> Iterable[Attention]:
+    store, summary = card.store, card.summary
+    name = formats.printable(store.name)
+    if store.usable is False:
+        yield Attention(
+            "bad",
+            "hard-drive",
+            f"The directory of {name} cannot be used",
+            store.usable_reason or "it cannot be read",
+            "Look at the store",
+            f"/stores/{store.id}",
+            store.checked_at,
+        )
+    if summary.state == "never_scanned":
+        if store.usable is not False:
+            yield Attention(
+                "info",
+                "radar",
+                f"{name} has not been scanned yet",
+                "What is on this disk, and whether it is still right, is known after the first scan.",
+                "Scan it",
+                f"/stores/{store.id}",
+            )
+        return
+    wrong = summary.by_class.get("incompatible")
+    if wrong is not None and wrong.records:
+        yield Attention(
+            "bad",
+            "octagon-alert",
+            f"{formats.plural(wrong.records, 'record')} on {name} would be served as wrong answers",
+            f"{formats.disk(wrong.bytes)} written under another layout or for something gone; "
+            "a hit on one of them is answered with HTTP 200 and the wrong tokens.",
+            "Review what would go",
+            f"/stores/{store.id}/records?class=incompatible",
+            summary.scanned_at,
+        )
+    corrupt = summary.by_class.get("corrupt")
+    if corrupt is not None and corrupt.records:
+        yield Attention(
+            "warn",
+            "file-warning",
+            f"{formats.plural(corrupt.records, 'damaged record')} on {name}",
+            "Hits end at these records, and their keys stay dead until the files are removed.",
+            "See them",
+            f"/stores/{store.id}/records?class=corrupt",
+            summary.scanned_at,
+        )
+    hours = summary.full_in_hours
+    if hours is not None and hours <= FULL_SOON_HOURS:
+        yield Attention(
+            "bad" if hours < 24 else "warn",
+            "hard-drive",
+            f"{name} is full in {formats.duration(hours * 3600)}",
+            f"It grows by {formats.disk(summary.growth_bytes_per_hour)} an hour and does not evict; "
+            "stores then fail without any metric moving.",
+            "Make room",
+            "/cleanup",
+            summary.scanned_at,
+        )
+
+
+def _episode(episode: EpisodeView) -> Attention:
+    waits = "; ".join(episode.waiting_for) or "the next run"
+    return Attention(
+        "bad",
+        "cpu",
+        f"Caches of {formats.printable(episode.model_name)} may still hold wrong data",
+        f"The disk is clean. Still waiting for: {waits}.",
+        "See the run" if episode.run_ids else "Cleanup",
+        f"/cleanup/runs/{episode.run_ids[-1]}" if episode.run_ids else "/cleanup",
+        episode.opened_at,
+    )
+
+
+def _server_troubles(server: ServerView) -> Iterable[Attention]:
+    name = formats.printable(server.name)
+    if server.health.state in ("unhealthy", "unreachable", "degraded"):
+        yield Attention(
+            "warn" if server.health.state == "degraded" else "bad",
+            "server",
+            f"Cache server {name} is {server.health.state}",
+            formats.printable(server.health.reason),
+            "Look at it",
+            f"/servers/{server.id}",
+            server.health.since,
+        )
+    for warning in server.warnings:
+        yield Attention("warn", "server", name, formats.printable(warning), "Look at it", f"/servers/{server.id}")
+
+
+def _engine_troubles(engine: EngineView) -> Iterable[Attention]:
+    name = formats.printable(engine.name)
+    if engine.health.state in ("unhealthy", "unreachable", "degraded"):
+        yield Attention(
+            "warn" if engine.health.state == "degraded" else "bad",
+            "cpu",
+            f"Engine {name} is {engine.health.state}",
+            formats.printable(engine.health.reason),
+            "Look at it",
+            f"/engines/{engine.id}",
+            engine.health.since,
+        )
+    for warning in engine.warnings:
+        yield Attention("warn", "cpu", name, formats.printable(warning), "Look at it", f"/engines/{engine.id}")
+
+
+def _verdict_trouble(verdict: EngineVerdict) -> Attention | None:
+    latest, name = verdict.latest, formats.printable(verdict.engine.name)
+    run = latest.last_run
+    if run is not None and run.verdict == "fail":
+        return Attention(
+            "bad",
+            "badge-check",
+            f"{name} failed its acceptance test",
+            run.headline or "; ".join(run.reasons) or "What came from the cache differs from what the engine computes.",
+            "Read why",
+            f"/acceptance/runs/{run.id}",
+            run.finished_at,
+        )
+    if latest.state == "stale":
+        return Attention(
+            "warn",
+            "badge-check",
+            f"{name} changed since its last pass",
+            latest.reason,
+            "Test it again",
+            f"/acceptance/new?engine_id={verdict.engine.id}",
+        )
+    return None
+
+
+def _all_well(
+    servers: Sequence[ServerView], engines: Sequence[EngineView], verdicts: Sequence[EngineVerdict]
+) -> Attention:
+    parts = [
+        formats.plural(len(servers), "cache server"),
+        formats.plural(len(engines), "engine"),
+    ]
+    passes = sum(1 for v in verdicts if v.latest.state == "fresh")
+    parts.append(f"acceptance passed on {passes} of {len(verdicts)}" if verdicts else "no acceptance run yet")
+    return Attention("ok", "circle-check", "Nothing needs you now", ", ".join(parts) + ".")
+
+
+# ---- what happened ----
+
+
+def health_event(change: HealthChangeView) -> Event:
+    """One change of a health state as an event."""
+    name = formats.printable(change.target_name or f"{change.target_kind} {change.target_id}")
+    return Event(
+        change.at,
+        "health",
+        words.word(words.HEALTH, change.new_state).kind,
+        f"{name} {'is' if change.old_state is None else 'became'} {change.new_state}",
+        formats.printable(change.reason),
+        f"/{change.target_kind}s/{change.target_id}",
+    )
+
+
+def cleanup_event(run: RunView) -> Event:
+    """One cleanup run as an event, at its end (or its start while it runs)."""
+    verdict = words.word(words.VERDICT, run.verdict) if run.verdict else words.word(words.WORK, run.state)
+    removed = f"{formats.plural(run.removed.records, 'record')}, {formats.disk(run.removed.bytes)}"
+    return Event(
+        run.finished_at or run.started_at or run.created_at,
+        "cleanup",
+        verdict.kind,
+        f"Cleanup of {formats.printable(run.store_name)}: {verdict.text}",
+        f"{formats.printable(run.policy_name or 'by hand')} · removed {removed}",
+        f"/cleanup/runs/{run.id}",
+    )
+
+
+def acceptance_event(run: AcceptanceRunView) -> Event:
+    """One acceptance run as an event."""
+    verdict = words.word(words.VERDICT, run.verdict) if run.verdict else words.word(words.WORK, run.state)
+    return Event(
+        run.finished_at or run.started_at or run.created_at,
+        "acceptance",
+        verdict.kind,
+        f"Acceptance of {formats.printable(run.engine_name)}: {verdict.text}",
+        formats.printable(run.headline or ""),
+        f"/acceptance/runs/{run.id}",
+    )
+
+
+def restart_events(servers: Sequence[ServerView]) -> list[Event]:
+    """The last restart of each server that the panel saw."""
+    return [
+        Event(s.restarted_at, "restart", "info", f"{formats.printable(s.name)} restarted", "", f"/servers/{s.id}")
+        for s in servers
+        if s.restarted_at
+    ]
+
+
+def layout_events(servers: Sequence[ServerView]) -> list[Event]:
+    """When each layout was first seen."""
+    return [
+        Event(
+            layout.first_seen,
+            "layout",
+            "info",
+            f"{formats.printable(s.name)} serves {formats.printable(layout.model_name)}",
+            f"{layout.dtype or 'dtype unknown'} · chunk {layout.chunk_size or 'unknown'} · fingerprint {layout.fingerprint[:8]}",
+            f"/servers/{s.id}",
+        )
+        for s in servers
+        for layout in s.layouts
+        if layout.first_seen
+    ]
+
+
+def newest(events: Iterable[Event], limit: int) -> tuple[Event, ...]:
+    """The newest events first."""
+    return tuple(sorted(events, key=lambda e: parse_iso(e.at), reverse=True)[:limit])
+
+
+def trend(
+    points: Sequence[float | None],
+    seconds: float,
+    events: Sequence[Event] = (),
+    now: float = 0.0,
+    layers: Sequence[tuple[str, Sequence[float | None]]] = (),
+) -> Trend:
+    """A sparkline with the events of its span as pins; `layers` (tier, points) are drawn on top of each other instead."""
+    start = now - seconds
+    pins = tuple(
+        Pin(svg.position(at, start, now), f"{formats.clock_time(e.at)} {e.text}")
+        for e in events
+        if start <= (at := parse_iso(e.at)) <= now
+    )
+    return Trend(tuple(points), seconds, pins, tuple((key, tuple(values)) for key, values in layers))
+
+
+def run_line(run: AcceptanceRunView) -> str:
+    """What a run showed in one line: how much came back, from where, and how much faster."""
+    external = [a for a in run.arms if a.name.startswith("external") and a.external_share is not None]
+    if not external:
+        return f"{formats.plural(len(run.arms), 'arm')}, {run.profile}" if run.arms else f"{run.profile} profile"
+    deepest = external[-1]
+    text = f"{formats.percent(deepest.external_share, 0)} back from {'disk' if deepest.name == 'external_l2' else 'memory'}"
+    if deepest.speedup is not None and deepest.speedup.median is not None:
+        text += f", first token {formats.significant(deepest.speedup.median)}× as fast as cold"
+    return text
+
+
+def stale_word(latest: LatestView) -> words.Word:
+    """How an engine's acceptance stands, in one word with its colour."""
+    run = latest.last_run
+    if run is not None and run.state in ("queued", "running"):
+        return words.word(words.WORK, run.state)
+    if run is None or latest.state == "never":
+        return words.Word("none", "circle-dashed", "never tested", "No acceptance run yet.")
+    base = words.word(words.VERDICT, run.verdict) if run.verdict else words.word(words.WORK, run.state)
+    if latest.state == "stale" and base.kind == "ok":
+        return words.Word("warn", "history", "stale", latest.reason)
+    return base

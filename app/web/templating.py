@@ -1,0 +1,144 @@
+"""One Jinja2 environment for all pages: strict about undefined names, escaping everything.
+
+`Templates.response(request, "overview.html", context)` renders a context of `app.web.contexts`. A request from htmx
+gets the content alone (`layouts/fragment.html`), everybody else the whole page (`layouts/page.html`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from app.clock import Clock, iso
+from app.web import formats, svg, words
+from app.web.overview import run_line, stale_word
+from app.web.static_files import StaticFiles
+
+_DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+
+if TYPE_CHECKING:
+    from app.web.contexts import PageContext
+
+
+def is_fragment(request: Request) -> bool:
+    """Whether htmx asks (it swaps the content only)."""
+    return request.headers.get("hx-request") == "true"
+
+
+class Templates:
+    """Renders pages. `prefix` is the path a reverse proxy strips (``/tierkeeper``), or empty."""
+
+    def __init__(self, folder: Path, *, static: StaticFiles, clock: Clock, prefix: str = "") -> None:
+        self.env = Environment(
+            loader=FileSystemLoader(folder),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+            cache_size=-1,
+        )
+        self.env.filters.update(_filters(clock))
+        self.env.tests["known"] = lambda value: value is not None
+        self.env.globals.update(
+            asset=static.url,
+            u=lambda *parts: address(prefix, *parts),
+            now=lambda: iso(clock()),
+            curl=curl_command,
+            svg=svg,
+            w=words,
+            w_verdict=stale_word,
+            run_line=run_line,
+            plan_word=words.plan_word,
+            item_word=words.item_word,
+        )
+
+    def render(self, name: str, context: PageContext, *, fragment: bool = False) -> str:
+        """The page as text. A name that the context lacks raises `jinja2.UndefinedError`."""
+        values = {f.name: getattr(context, f.name) for f in dataclasses.fields(context)}
+        layout = "layouts/fragment.html" if fragment else "layouts/page.html"
+        return self.env.get_template(name).render(layout=layout, **values)
+
+    def response(
+        self,
+        request: Request,
+        name: str,
+        context: PageContext,
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """The answer to `request`. Pages hold live numbers: they are never stored by a cache."""
+        text = self.render(name, context, fragment=is_fragment(request))
+        return HTMLResponse(
+            text, status, headers={"Cache-Control": "no-store", "Vary": "HX-Request, Cookie", **(headers or {})}
+        )
+
+
+def address(prefix: str, *parts: object) -> str:
+    """``u("/servers", server.id)`` is ``/servers/17`` behind the prefix; ids are percent-encoded, the first part is not."""
+    head, *rest = (str(p) for p in parts)
+    return prefix + "/".join([head.rstrip("/") if rest else head, *(quote(p, safe="") for p in rest)])
+
+
+def curl_command(base_url: str, method: str, path: str, body: object = None) -> str:
+    """The same action for a shell: every part quoted, the token from the environment."""
+    parts = ["curl -sS"]
+    if method != "GET":
+        parts.append(f"-X {method}")
+    parts.append('-H "Authorization: Bearer $TIERKEEPER_TOKEN"')
+    if body is not None:
+        parts.append("-H 'Content-Type: application/json'")
+        parts.append("-d " + shlex.quote(json.dumps(body, ensure_ascii=False)))
+    parts.append(shlex.quote(base_url.rstrip("/") + path))
+    return " \\\n  ".join(parts)
+
+
+def json_script(value: object) -> Markup:
+    """JSON for ``<script type="application/json">``: nothing in it can close the element."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def _filters(clock: Clock) -> dict[str, Any]:
+    return {
+        "memory": formats.memory,
+        "memory_parts": formats.memory_parts,
+        "disk": formats.disk,
+        "disk_parts": formats.disk_parts,
+        "rate": formats.rate,
+        "exact_bytes": formats.exact_bytes,
+        "count": formats.count,
+        "compact": formats.compact,
+        "percent": formats.percent,
+        "decimal": formats.decimal,
+        "duration": formats.duration,
+        "ms": formats.milliseconds,
+        "relative": lambda moment: formats.relative(moment, clock()),
+        "exact": formats.exact,
+        "hhmm": formats.clock_time,
+        "day": lambda moment: formats.day(moment, clock()),
+        "day_title": lambda moment: formats.day_title(moment, clock()),
+        "plural": formats.plural,
+        "words": formats.words,
+        "middle": formats.middle,
+        "printable": formats.printable,
+        "json_script": json_script,
+        "reason": words.reason,
+        "weekday": lambda day: _DAYS[day],
+        "filter_text": lambda values: " ".join(f"{k}={v}" for k, v in values.items()),
+        # options of a select: (value, title) pairs
+        "zip_words": lambda values: [(v, formats.words(v)) for v in values],
+        "id_names": lambda views: [(v.id, formats.printable(v.name)) for v in views],
+        "zip_same": lambda values: [(v, formats.printable(v)) for v in values],
+    }

@@ -1,0 +1,200 @@
+"""The words, icons and colours of every state, once for all pages. A colour never comes without its word and icon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.cleanup.schemas import PlanView
+from app.web.formats import words
+
+
+@dataclass(frozen=True)
+class Word:
+    """How a state is shown: `kind` is ok, warn, bad, info or none; `means` one sentence for the person who hovers."""
+
+    kind: str
+    icon: str
+    text: str
+    means: str = ""
+
+
+HEALTH: Mapping[str, Word] = {
+    "healthy": Word("ok", "circle-check", "healthy", "Answers, and every inner part says it is well."),
+    "degraded": Word(
+        "warn", "triangle-alert", "degraded", "Answers, but an inner part, its engines or its answer are not right."
+    ),
+    "unhealthy": Word("bad", "circle-x", "unhealthy", "Answers, and says itself that it is not well."),
+    "unreachable": Word("bad", "unplug", "unreachable", "Gives no answer."),
+    "unknown": Word("none", "circle-question-mark", "unknown", "Not known yet."),
+}
+
+#: One of the four lights: true, false or not known.
+LIGHT: Mapping[object, Word] = {
+    True: Word("ok", "circle-check", "yes"),
+    False: Word("bad", "circle-x", "no"),
+    None: Word("none", "circle-dashed", "unknown"),
+}
+
+WORK: Mapping[str, Word] = {
+    "queued": Word("none", "hourglass", "queued", "Waits for its turn."),
+    "running": Word("info", "loader-circle", "running", "At work now."),
+    "succeeded": Word("ok", "circle-check", "finished", "Went to its end."),
+    "failed": Word("bad", "circle-x", "failed", "Ended with an error."),
+    "cancelled": Word("none", "ban", "cancelled", "Stopped by somebody."),
+    "interrupted": Word("warn", "power", "interrupted", "The process that did it ended in the middle."),
+}
+
+VERDICT: Mapping[str, Word] = {
+    "pass": Word("ok", "badge-check", "pass", "The cache gave back what the engine computes itself, with proof."),
+    "pass_with_near_ties": Word(
+        "ok", "badge-check", "pass, near ties", "Answers differ only where two tokens were equally likely."
+    ),
+    "fail": Word("bad", "octagon-alert", "fail", "What came from the cache differs from what the engine computes."),
+    "invalid": Word("warn", "circle-slash", "invalid", "The evidence is missing: this run proves nothing either way."),
+    "error": Word("bad", "circle-x", "error", "Our own or the target's trouble outside the comparison."),
+    "timeout": Word("warn", "timer", "timeout", "A deadline passed before the run could end."),
+    "succeeded": Word("ok", "circle-check", "done", "Everything planned was removed and verified."),
+    "nothing_to_do": Word("ok", "check", "nothing to do", "No record matched."),
+    "insufficient": Word("warn", "triangle-alert", "insufficient", "The goal was not reached; the page says why."),
+    "stopped_at_limit": Word("warn", "circle-pause", "stopped at limit", "A limit of the policy was reached."),
+    "failed": Word("bad", "circle-x", "failed", "The run could not be carried out."),
+}
+
+PLAN: Mapping[str, Word] = {
+    **WORK,
+    "ready": Word("ok", "list-checks", "ready", "Frozen: a run removes exactly this list."),
+    "expired": Word("none", "clock", "expired", "Too old to be run; make it again."),
+}
+
+#: What became of one record of a plan or a run.
+ITEM: Mapping[str, Word] = {
+    "planned": Word("none", "circle", "planned"),
+    "intended": Word("info", "hourglass", "about to go"),
+    "quarantined": Word("info", "archive", "in quarantine"),
+    "removed": Word("ok", "trash-2", "deleted"),
+    "deleted": Word("ok", "trash-2", "deleted"),
+    "purged": Word("none", "trash-2", "purged"),
+    "restored": Word("ok", "undo-2", "put back"),
+    "failed": Word("bad", "circle-x", "failed"),
+}
+
+ALARM: Mapping[str, Word] = {
+    "critical": Word("bad", "octagon-alert", "critical"),
+    "warning": Word("warn", "triangle-alert", "warning"),
+    "info": Word("info", "info", "note"),
+    "firing": Word("bad", "bell", "firing"),
+    "pending": Word("warn", "hourglass", "pending"),
+    "acknowledged": Word("none", "eye", "seen"),
+    "silenced": Word("none", "bell-off", "silenced"),
+    "resolved": Word("ok", "circle-check", "resolved"),
+}
+
+CLASS: Mapping[str, Word] = {
+    "current": Word("ok", "file-check", "current", "Proven to be what a live layout writes."),
+    "incompatible": Word(
+        "bad",
+        "octagon-alert",
+        "incompatible",
+        "Proven to be of another layout, or of something gone for long. Served, it is a wrong answer.",
+    ),
+    "corrupt": Word("bad", "file-warning", "corrupt", "Proven to have an impossible size. Its key never heals."),
+    "unreachable": Word("warn", "unlink", "unreachable", "A name form that no server of the store looks up any more."),
+    "temporary": Word("warn", "file-clock", "temporary", "An unfinished write."),
+    "unverified": Word(
+        "none", "circle-question-mark", "unverified", "Cannot be decided. Stays unless age, space or you say otherwise."
+    ),
+    "foreign": Word("none", "files", "foreign", "Anything else. Never touched, only counted."),
+}
+
+#: The order in which classes stand in bars, legends and filters.
+CLASS_ORDER = ("current", "unverified", "temporary", "unreachable", "corrupt", "incompatible", "foreign")
+
+REASON: Mapping[str, str] = {
+    "other_layout": "written under a KV layout that no engine uses now",
+    "other_size": "its size is no form of the only live layout",
+    "other_world_size": "written for a number of ranks that is gone for long",
+    "unknown_object_group": "its object group exists in no live layout",
+    "model_not_served": "its model has not been served for long",
+    "declared": "older than a generation declared for its model",
+    "empty": "0 bytes, and old enough not to be a write under way",
+    "short": "shorter than every proven size: a load ends here and the key never heals",
+    "long": "longer than every proven size",
+    "legacy_name": "a name form that every server of the store is too new to look up",
+    "before_first_seen": "written before the panel knew the layout; adopt it if you know it is right",
+    "observation_gap": "written while the panel could not see the layout",
+    "mixed_layouts": "written while more than one layout was possible",
+    "layout_unknown": "the layout is not known well enough",
+    "derived": "written while wrong records may have been read: its content may be wrong too",
+    "future_mtime": "its time of writing lies in the future",
+}
+
+TIER: Mapping[str, tuple[str, str]] = {
+    "l0": ("L0", "GPU"),
+    "l1": ("L1", "memory"),
+    "l2": ("L2", "disk"),
+    "rc": ("recomputed", ""),
+}
+
+ARM: Mapping[str, str] = {
+    "cold": "nothing cached: the engine computes everything",
+    "warm": "read from the engine's own GPU cache (L0)",
+    "external_l1": "L0 emptied: read back from the server's memory",
+    "external_l2": "L0 and L1 emptied: read back from disk",
+    "mixed": "part from L0, part from the cache server",
+    "shared_prefix": "same document, another question",
+    "changed_head": "first token changed: nothing may be reused",
+    "restarted_server": "read back after the cache server restarted",
+    "restarted_engine": "read back after the engine restarted",
+    "cross_engine": "stored by one engine, read by another",
+    "without_cache": "a second engine without the connector",
+}
+
+EVENT_ICON: Mapping[str, str] = {
+    "health": "activity",
+    "restart": "rotate-ccw",
+    "layout": "layers",
+    "cleanup": "brush-cleaning",
+    "restore": "undo-2",
+    "purge": "trash-2",
+    "scan": "radar",
+    "acceptance": "badge-check",
+    "alarm": "bell",
+    "target": "link",
+    "policy": "sliders-horizontal",
+    "user": "user",
+    "token": "key-round",
+    "schedule": "calendar-clock",
+    "sign_in": "log-in",
+}
+
+
+def word(table: Mapping[str, Word], code: str | None) -> Word:
+    """The word of a state; a state that this version does not know is shown as it is, without a judgement."""
+    if code is None:
+        return Word("none", "circle-dashed", "not yet")
+    return table.get(code) or Word("none", "circle-question-mark", words(code))
+
+
+def plan_word(plan: PlanView) -> Word:
+    """How a plan stands: its run and its expiry count for more than that it was made."""
+    if plan.run_id:
+        return Word("ok", "circle-check", "carried out", "A run was made of it.")
+    if plan.state == "succeeded":
+        return PLAN["expired" if plan.expired else "ready"]
+    return word(PLAN, plan.state)
+
+
+def item_word(state: str) -> Word:
+    """How one record of a run stands; every way of being skipped is a word of its own."""
+    return ITEM.get(state) or Word("warn", "minus", words(state))
+
+
+def light(value: bool | None) -> Word:
+    """The word of one of the four lights."""
+    return LIGHT[value]
+
+
+def reason(code: str | None) -> str:
+    """A reason code in plain words."""
+    return "" if code is None else REASON.get(code, words(code))

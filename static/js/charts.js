@@ -1,0 +1,117 @@
+// Charts of samples (uPlot). A page marks a place with data-chart="URL of the samples API"; the server's sparkline
+// stays until the first answer, and for ever when scripts are off. One cursor for all charts of a page.
+(() => {
+  "use strict";
+  const SYNC = "tierkeeper";
+  const made = new Map();
+
+  // Custom properties hold light-dark() pairs: only an element's computed colour is one colour.
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  document.body.append(probe);
+  function colour(name) {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  }
+  const faded = (rgb, alpha) => rgb.replace(/^rgb\(([^)]+)\)$/, (_, c) => `rgba(${c}, ${alpha})`);
+
+  const scaled = (v, base, units) => {
+    let i = 0;
+    let x = Math.abs(v);
+    while (x >= base && i < units.length - 1) { x /= base; i += 1; }
+    const digits = i === 0 && Number.isInteger(x) ? 0 : x >= 100 ? 0 : x >= 10 ? 1 : 2;
+    return `${v < 0 ? "-" : ""}${x.toFixed(digits)}\u00a0${units[i]}`.trimEnd();
+  };
+  const printers = {
+    bytes: (v) => scaled(v, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
+    disk: (v) => scaled(v, 1000, ["B", "kB", "MB", "GB", "TB", "PB"]),
+    bytes_per_second: (v) => `${scaled(v, 1000, ["B", "kB", "MB", "GB"])}/s`,
+    ratio: (v) => `${(v * 100).toFixed(v > 0 && v < 0.1 ? 2 : 1)}\u00a0%`,
+    bool: (v) => (v ? "yes" : "no"),
+    chunks_per_second: (v) => `${scaled(v, 1000, ["", "k", "M"])} chunks/s`,
+    tokens_per_second: (v) => `${scaled(v, 1000, ["", "k", "M"])} tokens/s`,
+  };
+  const printer = (unit) => printers[unit] ?? ((v) => scaled(v, 1000, ["", "k", "M", "G"]));
+
+  function options(box, unit, width) {
+    const show = printer(unit);
+    const line = colour(box.dataset.tier ? `tier-${box.dataset.tier}` : "text");
+    const axis = colour("text-3");
+    const grid = colour("line");
+    return {
+      width,
+      height: 210,
+      cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
+      scales: { y: { range: (_, low, high) => (unit === "ratio" ? [0, 1] : unit === "bool" ? [0, 1.1] : [Math.min(0, low ?? 0), (high || 1) * 1.08]) } },
+      axes: [
+        { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid }, font: "11px Inter, sans-serif" },
+        { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { show: false }, size: 74, font: "11px Inter, sans-serif", values: (_, ticks) => ticks.map(show) },
+      ],
+      series: [
+        { label: "time", value: (_, v) => (v == null ? "—" : new Date(v * 1000).toLocaleString()) },
+        { label: box.dataset.title, stroke: line, width: 1.6, fill: faded(line, 0.1), spanGaps: false, points: { show: false },
+          value: (_, v) => (v == null ? "not known" : show(v)) },
+      ],
+    };
+  }
+
+  function draw(box, samples) {
+    const unit = box.dataset.unit || samples.unit;
+    // Points are [time, value]; null is a gap, never 0.
+    const data = [samples.points.map((p) => Date.parse(p[0]) / 1000), samples.points.map((p) => p[1])];
+    const old = made.get(box);
+    if (old && !old.stale) {
+      old.chart.setData(data, old.chart.scales.x.min === old.full?.[0] && old.chart.scales.x.max === old.full?.[1]);
+      old.full = [data[0][0], data[0].at(-1)];
+      return;
+    }
+    old?.chart.destroy();
+    box.replaceChildren();
+    const chart = new uPlot(options(box, unit, box.clientWidth), data, box);
+    const watcher = old?.watcher ?? new ResizeObserver(() => {
+      const entry = made.get(box);
+      if (entry && box.clientWidth) entry.chart.setSize({ width: box.clientWidth, height: 210 });
+    });
+    if (!old) watcher.observe(box);
+    made.set(box, { chart, watcher, samples, full: [data[0][0], data[0].at(-1)], stale: false });
+  }
+
+  async function load(box) {
+    try {
+      const answer = await fetch(box.dataset.chart, { headers: { Accept: "application/json" } });
+      if (!answer.ok) return;
+      const samples = await answer.json();
+      if (samples.points.some((p) => p[1] !== null)) draw(box, samples);
+    } catch {
+      // The sparkline stays; the page itself says when the connection is lost.
+    }
+  }
+
+  function forgetGone() {
+    for (const [box, entry] of made) {
+      if (!box.isConnected) {
+        entry.watcher.disconnect();
+        entry.chart.destroy();
+        made.delete(box);
+      }
+    }
+  }
+
+  let last = 0;
+  window.tierkeeperCharts = (scope) => {
+    forgetGone();
+    const fresh = [...scope.querySelectorAll("[data-chart]")].filter((box) => !made.has(box));
+    fresh.forEach(load);
+    // Live pages call this after every poll; samples need not come that often.
+    if (Date.now() - last > 15000) {
+      last = Date.now();
+      made.forEach((_, box) => load(box));
+    }
+  };
+  document.addEventListener("themechange", () => {
+    for (const [box, entry] of made) {
+      entry.stale = true;
+      draw(box, entry.samples);
+    }
+  });
+})();
