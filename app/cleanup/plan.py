@@ -264,7 +264,7 @@ class Planner:
         if action == "delete":
             self._freed += -(-size // self._block) * self._block
         self._total.add(size)
-        key = candidate.reason or candidate.cls if why in REASONS or why == "derived" else why
+        key = reason_key(why, candidate.cls, candidate.reason)
         tally = self._by_reason.get(key)
         if tally is None:
             tally = self._by_reason[key] = Tally()
@@ -334,6 +334,11 @@ class Planner:
             limited=self._limited,
             by_model=self._by_model,
         )
+
+
+def reason_key(why: str, cls: str, reason: str | None) -> str:
+    """Under what a record is counted: its reason where its class is why it goes, else the select kind."""
+    return reason or cls if why in REASONS or why == "derived" else why
 
 
 @dataclass(frozen=True, slots=True)

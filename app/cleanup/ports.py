@@ -85,6 +85,10 @@ class Inventory(Protocol):
         """Class and reason of each file as of now, in order."""
         ...
 
+    def held(self, store_id: int) -> Mapping[bytes, str]:
+        """Names that must stay, and why (CANARY, RESTORED)."""
+        ...
+
     def refresh(self, store_id: int, check_cancel: Callable[[], None]) -> None:
         """Scans the store in this thread."""
         ...

@@ -19,8 +19,8 @@ from app.cleanup.openers import open_elsewhere
 
 _NO_LINKS_HERE = frozenset({errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
 _RENAME_NOREPLACE = 1
-#: How the detail of an outcome begins whose file stays in quarantine although it was not to go.
-LEFT_BEHIND = "it is in quarantine"
+#: State of a file that was not to go but lies in quarantine all the same; its facts are not those of its item.
+LEFT_BEHIND = "left_behind"
 
 
 class Target(NamedTuple):
@@ -81,14 +81,14 @@ def _settle_moved(parent: int, inside: int, leaf: bytes, target: Target, device:
             os.unlink(leaf, dir_fd=inside)
             return Outcome(target.seq, "deleted")
     except OSError as error:
-        return Outcome(target.seq, "failed", error.errno, f"{LEFT_BEHIND}: {error.strerror}")
+        return Outcome(target.seq, LEFT_BEHIND, error.errno, f"in quarantine: {error.strerror}")
     try:
         put_back(inside, parent, leaf)
     except FileExistsError:
         # The writer was faster and has put a newer file under this name; what was moved is an older state of it.
-        return Outcome(target.seq, "changed", errno.EEXIST, f"{LEFT_BEHIND}: a newer file has its name")
+        return Outcome(target.seq, LEFT_BEHIND, errno.EEXIST, "in quarantine: a newer file has its name")
     except OSError as error:
-        return Outcome(target.seq, "failed", error.errno, f"{LEFT_BEHIND}: it could not be put back ({error.strerror})")
+        return Outcome(target.seq, LEFT_BEHIND, error.errno, f"in quarantine: could not be put back ({error.strerror})")
     return Outcome(target.seq, why_not)
 
 
@@ -154,8 +154,11 @@ def _rename_without_overwriting(inside: int, parent: int, leaf: bytes) -> None:
     raise OSError(code, os.strerror(code))
 
 
-def restore(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
-    """Puts one quarantined file back: `restored`, `exists`, `vanished`, `changed` or `failed`. Never raises OSError."""
+def restore(root: StoreRoot, quarantine: bytes, target: Target, *, checked: bool = True) -> Outcome:
+    """Puts one quarantined file back: `restored`, `exists`, `vanished`, `changed` or `failed`. Never raises OSError.
+
+    `checked`: only if it is still the file that was put there (not so for LEFT_BEHIND ones).
+    """
     try:
         found = look(root, target.name, quarantine)
         present = look(root, target.name)
@@ -163,11 +166,11 @@ def restore(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
             # A power cut can undo a rename that the journal took for done: then it never left.
             there = present is not None and same_file(present, target)
             return Outcome(target.seq, "restored" if there else "vanished")
-        if not same_file(found, target):
+        if checked and not same_file(found, target):
             return Outcome(target.seq, "changed", None, "what lies in quarantine is not what was put there")
         inside, leaf = root.place(target.name, quarantine)
         parent, _ = root.place(target.name, create=True)
-        if present is not None and same_file(present, target):
+        if present is not None and (present.st_dev, present.st_ino) == (found.st_dev, found.st_ino):
             os.unlink(leaf, dir_fd=inside)  # the second half of a restore that was cut off
             return Outcome(target.seq, "restored")
         put_back(inside, parent, leaf)
@@ -178,13 +181,13 @@ def restore(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
     return Outcome(target.seq, "restored")
 
 
-def purge(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
+def purge(root: StoreRoot, quarantine: bytes, target: Target, *, checked: bool = True) -> Outcome:
     """Deletes one quarantined file: `purged`, `vanished`, `changed` or `failed`. Never raises OSError."""
     try:
         found = look(root, target.name, quarantine)
         if found is None:
             return Outcome(target.seq, "vanished")
-        if not same_file(found, target):
+        if checked and not same_file(found, target):
             return Outcome(target.seq, "changed", None, "what lies in quarantine is not what was put there")
         inside, leaf = root.place(target.name, quarantine)
         os.unlink(leaf, dir_fd=inside)

@@ -1,0 +1,57 @@
+"""`TierCalls` over HTTP: the allow-listed clients of `app.lmcache` and `app.vllm`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.cleanup.tiers import Dropped, Reset, ServerGlance
+from app.errors import TargetError
+from app.fleet.targets import EngineTarget, ServerTarget
+from app.lmcache.client import LMCacheClient
+from app.lmcache.object_keys import ObjectKey
+from app.vllm.client import VLLMClient
+
+
+class HttpTierCalls:
+    """One connection a call: a run makes a handful of them."""
+
+    async def glance(self, server: ServerTarget) -> ServerGlance:
+        """`/status`, and the process start from `/metrics` where there is one."""
+        async with _server(server) as client:
+            status = await client.status()
+            try:
+                start = (await client.metrics()).process_start_time
+            except TargetError:
+                start = None
+        return ServerGlance(
+            models=frozenset(layout.model_name for layout in status.contexts.values()),
+            engines_registered=status.engines_registered,
+            l1_objects=status.l1_object_count,
+            process_start=start,
+            reap_timeout=status.reap_timeout_seconds,
+        )
+
+    async def delete_l1(self, server: ServerTarget, keys: Sequence[ObjectKey]) -> Dropped:
+        """`DELETE /cache/objects` with tier l1 and force false, in batches."""
+        async with _server(server) as client:
+            answer = await client.delete_l1([key.to_wire() for key in keys])
+        return Dropped(answer.deleted, answer.skipped, answer.ok, answer.error)
+
+    async def reset(self, engine: EngineTarget) -> Reset:
+        """`POST /reset_prefix_cache?reset_external=false`, once."""
+        async with _engine(engine) as client:
+            answer = await client.reset_prefix_cache()
+        return Reset(answer.state, answer.detail)
+
+    async def engine_started(self, engine: EngineTarget) -> float | None:
+        """The start of the engine's process, None when its metrics do not tell."""
+        async with _engine(engine) as client:
+            return (await client.metrics()).process_start_time
+
+
+def _server(target: ServerTarget) -> LMCacheClient:
+    return LMCacheClient(target.url, api_key=target.api_key, headers=target.headers)
+
+
+def _engine(target: EngineTarget) -> VLLMClient:
+    return VLLMClient(target.url, api_key=target.api_key, headers=target.headers)
