@@ -1,0 +1,65 @@
+"""Fixtures for tests against a real LMCache server and a real vLLM. Run by `make test-real`, which sets
+TIERKEEPER_REAL=1.
+
+With TIERKEEPER_REAL=1 nothing here skips: an environment that cannot be built or a stack that does not start fails
+the tests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.stack import build
+from tests.real.stack.control import RealStack
+
+WANTED = os.environ.get("TIERKEEPER_REAL") == "1"
+HERE = Path(__file__).resolve().parent
+# Starting an engine takes 20 to 40 s on two cores, and the server lets go of a silent engine after 30 to 40 s.
+SECONDS_PER_TEST = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks everything in this folder `real`, and skips it loudly where the real stack was not asked for."""
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.real)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS_PER_TEST))
+        if not WANTED:
+            item.add_marker(
+                pytest.mark.skip(reason="NOT RUN: needs the real LMCache server and vLLM; use `make test-real`")
+            )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Builds the environment before the first test's clock runs: once per machine it takes minutes."""
+    if WANTED and not session.config.option.collectonly:
+        try:
+            build.ensure(lambda line: print(f"real stack: {line}", flush=True))
+        except build.BuildError as error:
+            pytest.exit(f"real stack: {error}", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def session_stack() -> Iterator[RealStack]:
+    """One server and one engine for the whole session."""
+    with RealStack() as stack:
+        stack.start()
+        yield stack
+
+
+@pytest.fixture
+def stack(session_stack: RealStack) -> RealStack:
+    """The session's stack with server and engine alive, whatever the test before left behind.
+
+    A test that needs another kind of engine says so itself with `stack.ensure(dtype=...)`, which restarts only if it
+    must.
+    """
+    if not session_stack.running:
+        session_stack.ensure()
+    return session_stack

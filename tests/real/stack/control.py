@@ -1,0 +1,486 @@
+"""`RealStack`: one LMCache server and any number of vLLM engines on free loopback ports, in a temporary directory of
+their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.real.stack import build
+from tests.real.stack.clients import CacheServer, Engine, wait_until
+from tests.real.stack.processes import Watchdog, end_group
+
+# LMCache refuses a reap timeout below 30 s, and wants three heartbeats in it. Quick heartbeats are what makes
+# restarts quick.
+REAP_SECONDS = 30.0
+HEARTBEAT_SECONDS = 2.0
+QUIET = {
+    "LMCACHE_DISABLE_BANNER": "1",
+    "LMCACHE_TRACK_USAGE": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    # Record names hash with Python's seed for one of the algorithms; fixed, so that a restarted server finds its files.
+    "PYTHONHASHSEED": "0",
+    # The first request would otherwise compile two small functions with g++ for 12 to 17 s.
+    "TORCHDYNAMO_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class StartError(RuntimeError):
+    """A program of the stack did not come up; the text ends with its log."""
+
+
+@dataclass(frozen=True)
+class ServerKnobs:
+    """How `lmcache server` is started. Sizes: `l1_gb` in GiB as LMCache counts; `odirect` None tries what the
+    directory can do.
+    """
+
+    chunk_size: int = 64
+    l1_gb: float = 0.25
+    reap_timeout: float = REAP_SECONDS
+    transfer_mode: str = "lmcache_driven"
+    l2_path: Path | None = None
+    odirect: bool | None = None
+    temp_dir: str = ".tmp"
+    watermark: float = 0.8
+    eviction_ratio: float = 0.2
+    instance_id: str | None = None
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineKnobs:
+    """How `vllm serve` is started. `blocks` KV blocks of `block_size` tokens; `connector` False is an engine without
+    LMCache.
+    """
+
+    dtype: str = "bfloat16"
+    block_size: int = 32
+    blocks: int = 512
+    dev_mode: bool = True
+    served_name: str = "tiny-llama"
+    heartbeat: float = HEARTBEAT_SECONDS
+    connector: bool = True
+    max_model_len: int = 4096
+    mq_timeout: float = 300.0
+    model: Path | None = None
+    warm_up: bool = True
+    extra: tuple[str, ...] = ()
+
+
+@dataclass
+class Program:
+    """A program of the stack: what was started, where it logs, when it became ready."""
+
+    name: str
+    argv: list[str]
+    env: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes]
+    started: float
+    ready_seconds: float | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def tail(self, lines: int = 25) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+@dataclass
+class _Slot:
+    """What stays the same over restarts of one engine."""
+
+    port: int
+    knobs: EngineKnobs
+    client: Engine
+    program: Program | None = None
+    starts: int = field(default=0)
+
+
+class RealStack:
+    """Context manager; everything it started is ended on exit, also after a failure, a Ctrl-C or a SIGKILL of the
+    test process.
+
+    `directory` keeps logs and the L2 store (`l2`); it is removed on exit unless a start failed or `keep` (or
+    TIERKEEPER_REAL_KEEP=1) says otherwise.
+    """
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self.keep = keep or os.environ.get("TIERKEEPER_REAL_KEEP") == "1"
+        self.directory = Path(tempfile.mkdtemp(prefix="tierkeeper-real-"))
+        self.l2 = self.directory / "l2"
+        self.server_knobs = ServerKnobs()
+        self._environment: build.Environment | None = None
+        self._watchdog: Watchdog | None = None
+        self._closing = contextlib.ExitStack()
+        self._server: CacheServer | None = None
+        self._server_program: Program | None = None
+        self._server_starts = 0
+        self._engines: dict[str, _Slot] = {}
+        self._ports: set[int] = set()
+
+    # --- coming and going
+
+    def __enter__(self) -> RealStack:
+        self._environment = self._closing.enter_context(build.in_use())
+        self._watchdog = Watchdog()
+        self.l2.mkdir()
+        atexit.register(self.close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends everything, engines first. May be called twice."""
+        if self._watchdog is None:
+            return
+        for name in list(self._engines):
+            self.stop_engine(name)
+            self._engines[name].client.close()
+        self.stop_server()
+        if self._server is not None:
+            self._server.close()
+        self._watchdog.close()
+        self._watchdog = None
+        atexit.unregister(self.close)
+        self._closing.close()
+        if not self.keep:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    # --- what is there
+
+    @property
+    def environment(self) -> build.Environment:
+        assert self._environment is not None, "use RealStack as a context manager"
+        return self._environment
+
+    @property
+    def running(self) -> bool:
+        """Whether the server and the engine called `engine` are up."""
+        engine = self._engines.get("engine")
+        programs = [self._server_program, engine.program if engine else None]
+        return all(program is not None and program.running for program in programs)
+
+    @property
+    def server(self) -> CacheServer:
+        assert self._server is not None, "start_server() first"
+        return self._server
+
+    @property
+    def server_program(self) -> Program:
+        assert self._server_program is not None, "the cache server is not running"
+        return self._server_program
+
+    def engine(self, name: str = "engine") -> Engine:
+        return self._engines[name].client
+
+    def engine_program(self, name: str = "engine") -> Program:
+        program = self._engines[name].program
+        assert program is not None, f"{name} is not running"
+        return program
+
+    def engine_knobs(self, name: str = "engine") -> EngineKnobs:
+        return self._engines[name].knobs
+
+    def records(self, *, salt: str | None = None) -> dict[str, int]:
+        """Name -> size of the record files in L2; with `salt` only that salt's."""
+        found = {}
+        for entry in os.scandir(self.l2):
+            if entry.name.endswith(".data") and (salt is None or entry.name.endswith(f"@{salt}.data")):
+                with contextlib.suppress(FileNotFoundError):
+                    found[entry.name] = entry.stat().st_size
+        return found
+
+    def wait_stored(self, count: int, *, salt: str | None = None, seconds: float = 20.0) -> float:
+        """Waits until L2 holds `count` records (of `salt`) and the server has no more to write; how long that took."""
+        return wait_until(
+            f"{count} records of {salt or 'any salt'} in L2",
+            lambda: len(self.records(salt=salt)) >= count and self.server.pending() == 0,
+            seconds,
+            every=0.02,
+        )
+
+    # --- starting
+
+    def start(self, server: dict[str, Any] | None = None, engine: dict[str, Any] | None = None) -> None:
+        """Cache server and one engine side by side: the engine needs the server only at the end of its own start."""
+        self._launch_server(**(server or {}))
+        self._launch_engine("engine", **(engine or {}))
+        self._await_server()
+        self._await_engine("engine")
+
+    def start_server(self, **knobs: Any) -> CacheServer:
+        """Starts the cache server and waits until it is healthy. Knobs: see ServerKnobs."""
+        self._launch_server(**knobs)
+        self._await_server()
+        return self.server
+
+    def start_engine(self, name: str = "engine", **knobs: Any) -> Engine:
+        """Starts one more engine, waits until it answers, is registered and has answered one request. Knobs: see
+        EngineKnobs.
+        """
+        self._launch_engine(name, **knobs)
+        self._await_engine(name)
+        return self.engine(name)
+
+    def restart_engine(self, name: str = "engine", *, hard: bool = False, **changed: Any) -> Engine:
+        """Stops (TERM, or KILL where `hard`) and starts an engine on its old port with changed knobs."""
+        self.stop_engine(name, hard=hard)
+        return self.start_engine(name, **changed)
+
+    def restart_server(self, down_seconds: float | None = None, *, hard: bool = False, **changed: Any) -> CacheServer:
+        """Stops the cache server, leaves it down, starts it on its old ports and waits until the engines have
+        registered again.
+
+        `down_seconds` None: three heartbeats. Shorter than one heartbeat, the engines never notice and never register
+        again; then nothing is waited for.
+        """
+        beats = [slot.knobs.heartbeat for slot in self._engines.values() if slot.program and slot.knobs.connector]
+        down = 3 * max(beats, default=0.0) if down_seconds is None else down_seconds
+        self.stop_server(hard=hard)
+        time.sleep(down)
+        self.start_server(**changed)
+        if beats and down >= 2 * max(beats):
+            self.wait_registered()
+        return self.server
+
+    def ensure(self, name: str = "engine", **wanted: Any) -> Engine:
+        """The engine and the server running, the engine with the default knobs plus `wanted`; restarts only what
+        differs or is down.
+        """
+        if self._server_program is None or not self._server_program.running:
+            self.stop_server()
+            self.start_server()
+        knobs = replace(EngineKnobs(), **wanted)
+        slot = self._engines.get(name)
+        if slot is not None and slot.program is not None and slot.program.running and slot.knobs == knobs:
+            self.wait_registered()
+            return slot.client
+        if slot is not None:
+            self.stop_engine(name)
+            slot.knobs = knobs
+        return self.start_engine(name, **wanted)
+
+    def wait_registered(self) -> None:
+        """Waits until the server knows every running engine (after a restart of the server: within two heartbeats)."""
+        wanted = [
+            s for s in self._engines.values() if s.program is not None and s.program.running and s.knobs.connector
+        ]
+        wait_until("engines registered", lambda: self.server.registered() >= len(wanted), 60)
+
+    # --- ending
+
+    def stop_engine(self, name: str = "engine", *, hard: bool = False) -> None:
+        slot = self._engines[name]
+        if slot.program is not None:
+            self._end(slot.program, hard)
+            slot.program = None
+
+    def stop_server(self, *, hard: bool = False) -> None:
+        if self._server_program is not None:
+            self._end(self._server_program, hard)
+            self._server_program = None
+
+    @contextlib.contextmanager
+    def frozen(self, program: Program) -> Iterator[None]:
+        """Holds a program still (SIGSTOP): its port accepts and nobody answers."""
+        os.killpg(program.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(program.pid, signal.SIGCONT)
+
+    def _end(self, program: Program, hard: bool) -> None:
+        end_group(program.pid, hard=hard)
+        program.process.wait(timeout=20)
+        if self._watchdog is not None:
+            self._watchdog.forget(program.pid)
+
+    # --- inside
+
+    def _launch_server(self, **changed: Any) -> None:
+        assert self._server_program is None, "the cache server is running already"
+        self.server_knobs = knobs = replace(self.server_knobs, **changed)
+        if knobs.l2_path is not None:
+            self.l2 = knobs.l2_path
+        if self._server is None:
+            self._server = CacheServer(f"http://127.0.0.1:{self._port()}")
+            self.zmq_port = self._port()
+        odirect = _can_odirect(self.l2) if knobs.odirect is None else knobs.odirect
+        adapter = {"type": "fs", "base_path": str(self.l2), "relative_tmp_dir": knobs.temp_dir, "use_odirect": odirect}
+        argv = [self.environment.program("lmcache"), "server", "--host", "127.0.0.1", "--port", str(self.zmq_port)]
+        argv += ["--http-host", "127.0.0.1", "--http-port", self.server.url.rpartition(":")[2]]
+        argv += ["--chunk-size", str(knobs.chunk_size), "--l1-size-gb", str(knobs.l1_gb), "--l1-init-size-gb", "1"]
+        argv += ["--eviction-policy", "LRU", "--eviction-trigger-watermark", str(knobs.watermark)]
+        argv += ["--eviction-ratio", str(knobs.eviction_ratio), "--supported-transfer-mode", knobs.transfer_mode]
+        argv += ["--worker-reap-timeout-seconds", str(knobs.reap_timeout), "--l2-adapter", json.dumps(adapter)]
+        argv += ["--instance-id", knobs.instance_id] if knobs.instance_id else []
+        self._server_starts += 1
+        self._server_program = self._spawn("server", self._server_starts, [*argv, *knobs.extra], {})
+
+    def _launch_engine(self, name: str, **changed: Any) -> None:
+        slot = self._engines.get(name)
+        knobs = replace(slot.knobs if slot else EngineKnobs(), **changed)
+        if slot is None:
+            port = self._port()
+            slot = self._engines[name] = _Slot(port, knobs, Engine(f"http://127.0.0.1:{port}", knobs.served_name))
+        assert slot.program is None, f"{name} is running already"
+        slot.knobs = knobs
+        slot.client.served_name = knobs.served_name
+        model = knobs.model or self.environment.model
+        argv = [self.environment.program("vllm"), "serve", str(model), "--served-model-name", knobs.served_name]
+        argv += ["--host", "127.0.0.1", "--port", str(slot.port), "--dtype", knobs.dtype]
+        argv += [
+            "--max-model-len",
+            str(knobs.max_model_len),
+            "--max-num-seqs",
+            "8",
+            "--enforce-eager",
+            "--enable-prefix-caching",
+        ]
+        argv += ["--block-size", str(knobs.block_size), "--num-gpu-blocks-override", str(knobs.blocks)]
+        argv += ["--enable-prompt-tokens-details"]
+        if knobs.connector:
+            mode = self.server_knobs.transfer_mode
+            options = {
+                "lmcache.mp.host": "127.0.0.1",
+                "lmcache.mp.port": self.zmq_port,
+                "lmcache.mp.mp_transfer_mode": "engine_driven" if mode == "auto" else mode,
+                "lmcache.mp.heartbeat_interval": knobs.heartbeat,
+                "lmcache.mp.mq_timeout": knobs.mq_timeout,
+            }
+            connector = {
+                "kv_connector": "LMCacheMPConnector",
+                "kv_role": "kv_both",
+                "kv_connector_extra_config": options,
+            }
+            argv += ["--kv-transfer-config", json.dumps(connector)]
+        env = {
+            "VLLM_SERVER_DEV_MODE": "1" if knobs.dev_mode else "0",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_CACHE_ROOT": str(self.environment.cache / "vllm"),
+        }
+        slot.starts += 1
+        slot.program = self._spawn(name, slot.starts, [*argv, *knobs.extra], env)
+
+    def _await_server(self) -> None:
+        self._await(self.server_program, lambda: self.server.answers("/healthcheck"), 60)
+
+    def _await_engine(self, name: str) -> None:
+        slot = self._engines[name]
+        program = self.engine_program(name)
+        self._await(program, lambda: slot.client.answers("/health"), 240)
+        if slot.knobs.warm_up:
+            self._warm_up(slot, program)
+        program.ready_seconds = time.monotonic() - program.started
+
+    def _warm_up(self, slot: _Slot, program: Program) -> None:
+        """One request of one chunk, whose record is removed again.
+
+        The first request initialises what no later one pays for, and an engine sends heartbeats only from its first
+        store on: one that never stored is not missed for an hour when it dies, and does not miss a server that was
+        restarted.
+        """
+        salt = f"warm-up-{program.log.stem}"
+        warm = slot.client.complete(list(range(40, 40 + self.server_knobs.chunk_size + 1)), salt=salt, timeout=120)
+        if warm.status != 200:
+            raise StartError(
+                f"{program.name} answered the first request with {warm.status}: {warm.body}\n{program.tail()}"
+            )
+        if slot.knobs.connector:
+            self.wait_stored(1, salt=salt)
+            names = list(self.records(salt=salt))
+            for name in names:
+                (self.l2 / name).unlink()
+            self.server.delete(names)
+
+    def _spawn(self, name: str, start: int, argv: list[str], env: dict[str, str]) -> Program:
+        log = self.directory / f"{name}-{start}.log"
+        # Of the caller's environment only what a program needs to run: a test must not depend on the LMCACHE_ or
+        # VLLM_ settings of a shell.
+        whole = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("LMCACHE", "VLLM", "PYTHON", "PROMETHEUS", "TORCH"))
+        }
+        whole |= {"TMPDIR": str(self.directory)} | QUIET | env
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                argv,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=whole,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        assert self._watchdog is not None
+        self._watchdog.watch(process.pid)
+        return Program(name, argv, env, log, process, time.monotonic())
+
+    def _await(self, program: Program, ready: Any, seconds: float) -> None:
+        while not ready():
+            waited = time.monotonic() - program.started
+            if not program.running or waited > seconds:
+                self.keep = True
+                why = (
+                    f"is not ready after {seconds:.0f} s"
+                    if program.running
+                    else f"ended with {program.process.returncode}"
+                )
+                raise StartError(f"{program.name} {why}; log {program.log}, its end:\n{program.tail()}")
+            time.sleep(0.1)
+        program.ready_seconds = time.monotonic() - program.started
+
+    def _port(self) -> int:
+        """A free port below the range the kernel gives to outgoing connections, so that none of those takes it
+        meanwhile.
+        """
+        for port in random.SystemRandom().sample(range(20_000, 32_000), 200):
+            with contextlib.suppress(OSError), socket.socket() as probe:
+                if port not in self._ports:
+                    probe.bind(("127.0.0.1", port))
+                    self._ports.add(port)
+                    return port
+        raise StartError("no free port between 20000 and 32000")
+
+
+def _can_odirect(directory: Path) -> bool:
+    """Whether files in this directory can be opened with O_DIRECT (not on every overlay or tmpfs)."""
+    probe = directory / ".odirect-probe"
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600))
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return True
