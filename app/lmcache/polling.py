@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from app.errors import TargetError
-from app.lmcache.client import HealthAnswer, LMCacheClient
+from app.lmcache.calls import HealthAnswer, LMCacheClient
 from app.lmcache.configuration import ServerConfig, with_adapter_status, with_adapter_types
 from app.lmcache.layouts import KVLayout
 from app.lmcache.metrics import ServerMetrics
@@ -154,7 +154,7 @@ async def _try(call: Awaitable[T]) -> _Part[T]:
     try:
         return _Part(await call, None)
     except TargetError as error:
-        answered = error.http_status is not None or error.kind in ("unreadable", "too_large")
+        answered = error.http_status is not None
         return _Part(None, error.detail, error.kind, error.http_status, answered)
 
 

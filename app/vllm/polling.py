@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from app.errors import TargetError
-from app.vllm.client import EngineHealth, ModelCard, VLLMClient
+from app.vllm.calls import EngineHealth, ModelCard, VLLMClient
 from app.vllm.facts import EngineFacts
 from app.vllm.metrics import EngineMetrics
 
@@ -120,7 +120,7 @@ async def _try(call: Awaitable[T]) -> _Part[T]:
     try:
         return _Part(await call, None)
     except TargetError as error:
-        answered = error.http_status is not None or error.kind in ("unreadable", "too_large")
+        answered = error.http_status is not None
         return _Part(None, error.detail, error.kind, answered)
 
 
