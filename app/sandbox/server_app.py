@@ -59,9 +59,12 @@ def _object_key(index: int, key: EncodedObjectKey) -> ObjectKey:
         chunk_hash = bytes.fromhex(key.chunk_hash_hex).hex()
     except ValueError as error:
         raise HTTPException(400, f"keys[{index}]: {error}") from None
-    for name, value, forbidden in (("model_name", key.model_name, "@\0"), ("cache_salt", key.cache_salt, "@/\\\0")):
+    for name, value, forbidden, shown in (
+        ("model_name", key.model_name, "@\0", "'@'"),
+        ("cache_salt", key.cache_salt, "@/\\\0", "frozenset({'@'})"),
+    ):
         if any(c in forbidden for c in value):
-            raise HTTPException(400, f"keys[{index}]: {name} must not contain '@' (got {value!r})")
+            raise HTTPException(400, f"keys[{index}]: {name} must not contain {shown} (got {value!r})")
     return ObjectKey(key.model_name, key.kv_rank & 0xFFFFFFFF, key.object_group_id, chunk_hash, key.cache_salt)
 
 
