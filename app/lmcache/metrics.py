@@ -13,7 +13,7 @@ from typing import Final
 
 from app.wire.exposition import Samples, parse_labels, parse_metrics
 
-__all__ = ["LookupCounters", "Samples", "ServerMetrics", "parse_metrics", "server_metrics"]
+__all__ = ["LookupCounters", "Samples", "SaltStores", "ServerMetrics", "parse_metrics", "server_metrics"]
 
 _P: Final = "lmcache_mp_"
 MAX_SALTS = 20_000
@@ -35,6 +35,19 @@ class LookupCounters:
     hit_l2_tokens: float | None
     lookups: float | None
     chunks_loaded: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaltStores:
+    """What was written under one cache salt, in chunks since boot (counted per salt for salted requests only).
+
+    A run's records are on disk once `l2_completed_chunks` has reached `l2_submitted_chunks`.
+    """
+
+    cache_salt: str
+    l1_write_chunks: float | None
+    l2_submitted_chunks: float | None
+    l2_completed_chunks: float | None
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,7 @@ class ServerMetrics:
     l2_prefetch_failures_by: Mapping[str, float]
     lookup_early_exits_by: Mapping[str, float]
     lookups: tuple[LookupCounters, ...]
+    stores: tuple[SaltStores, ...]
     engine_ids: tuple[str, ...]
     worker_ids: tuple[str, ...]
 
@@ -116,6 +130,10 @@ class ServerMetrics:
             if item.cache_salt == cache_salt and model_name in (None, item.model_name):
                 return item
         return None
+
+    def stores_of(self, cache_salt: str) -> SaltStores | None:
+        """What was written under one salt."""
+        return next((item for item in self.stores if item.cache_salt == cache_salt), None)
 
 
 # field -> sample names, newest first; the first one present counts
@@ -197,6 +215,7 @@ def server_metrics(samples: Samples) -> ServerMetrics:
         l2_prefetch_failures_by=samples.total_by(f"{_P}l2_prefetch_failure_chunks_total", "reason"),
         lookup_early_exits_by=samples.total_by(f"{_P}lookup_early_exit_requests_total", "reason"),
         lookups=_lookups(samples),
+        stores=_stores(samples),
         engine_ids=_values(samples, store_count, "engine_id"),
         worker_ids=_values(samples, f"{_P}num_chunks_loaded_total", "worker_id"),
         **totals,
@@ -233,6 +252,19 @@ def _lookups(samples: Samples) -> tuple[LookupCounters, ...]:
         if row is not None and math.isfinite(value):
             row[-1] = max(row[-1] or 0.0, value)
     return tuple(LookupCounters(model, salt, *row) for (model, salt), row in rows.items())
+
+
+def _stores(samples: Samples) -> tuple[SaltStores, ...]:
+    names = (
+        f"{_P}l1_write_chunks_total",
+        f"{_P}l2_store_submitted_objects_chunks_total",
+        f"{_P}l2_store_completed_objects_chunks_total",
+    )
+    written, submitted, completed = (samples.total_by(name, "cache_salt") for name in names)
+    salts = list(dict.fromkeys((*written, *submitted, *completed)))[:MAX_SALTS]
+    return tuple(
+        SaltStores(salt, written.get(salt), submitted.get(salt), completed.get(salt)) for salt in salts if salt
+    )
 
 
 def _model_and_salt(labels: Mapping[str, str]) -> tuple[str, str]:
