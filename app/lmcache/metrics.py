@@ -13,7 +13,7 @@ from typing import Final
 
 from app.wire.exposition import Samples, parse_labels, parse_metrics
 
-__all__ = ["LookupCounters", "Samples", "SaltStores", "ServerMetrics", "parse_metrics", "server_metrics"]
+__all__ = ["LookupCounters", "SaltStores", "Samples", "ServerMetrics", "parse_metrics", "server_metrics"]
 
 _P: Final = "lmcache_mp_"
 MAX_SALTS = 20_000
