@@ -31,9 +31,18 @@ class EnginePoll:
 
 
 def read_engine(
-    reading: EngineReading, target: EngineTarget, memory: EngineMemory, *, now: float, interval: float
+    reading: EngineReading,
+    target: EngineTarget,
+    memory: EngineMemory,
+    *,
+    now: float,
+    interval: float,
+    bytes_per_token: int | None = None,
 ) -> EnginePoll:
-    """What one poll adds to what was known. `now` is the time at its end, `interval` the poll interval, seconds."""
+    """What one poll adds to what was known. `now` is the time at its end, `interval` the poll interval, seconds.
+
+    `bytes_per_token`: of its context at the cache server, where that is known.
+    """
     start = reading.process_start_time
     if start is not None and start != memory.process_start:
         memory = replace(memory, process_start=start, facts={})
@@ -50,7 +59,7 @@ def read_engine(
         "prefix_cache": _prefix_cache(memory, reading),
     }
     if reading.http_up:
-        values |= _known(reading, memory)
+        values |= _known(reading, memory, bytes_per_token)
     values["warnings"] = _warnings(reading, target, memory)
     memory = replace(memory, values=values, polled_at=now, scraped_at=now if complete else memory.scraped_at)
     return EnginePoll(memory, _samples(reading, judgement, deltas, seconds), judgement)
@@ -142,9 +151,7 @@ def _follow_counters(
     if reading.metrics is None:
         return replace(memory, window=kept), {}, None
     point = CounterPoint(now, (None, reading.process_start_time), _counters(reading.metrics))
-    before = memory.counters
-    if before is None or rates.is_gap(before, point, interval):
-        before = _since_boot(point)
+    before = rates.base_for(memory.counters, point, interval, window.WINDOW_SECONDS)
     deltas: dict[str, float | None] = {}
     seconds: float | None = None
     if before is not None:
@@ -172,14 +179,6 @@ def _counters(metrics: EngineMetrics) -> dict[str, float | None]:
         "external_queries": metrics.external_queries,
         "preemptions": metrics.preemptions,
     }
-
-
-def _since_boot(point: CounterPoint) -> CounterPoint | None:
-    """The zero point of a process that started within the window: all its counts are recent."""
-    start = point.process[1]
-    if start is None or not 0 < point.at - start <= window.WINDOW_SECONDS:
-        return None
-    return CounterPoint(start, point.process, {name: None if v is None else 0.0 for name, v in point.values.items()})
 
 
 # ---- health, views, samples ----
@@ -211,7 +210,7 @@ def _prefix_cache(memory: EngineMemory, reading: EngineReading) -> dict[str, Any
     ).model_dump()
 
 
-def _known(reading: EngineReading, memory: EngineMemory) -> dict[str, Any]:
+def _known(reading: EngineReading, memory: EngineMemory, bytes_per_token: int | None) -> dict[str, Any]:
     """The view values that this poll could read; the others keep their last ones."""
     found: dict[str, Any] = {"reset_available": reading.reset_available, "facts": _facts_view(memory)}
     if reading.version is not None:
@@ -225,7 +224,7 @@ def _known(reading: EngineReading, memory: EngineMemory) -> dict[str, Any]:
         found["max_model_len"] = reading.max_model_len
     metrics = reading.metrics
     if metrics is not None:
-        found["l0"] = _l0_view(metrics)
+        found["l0"] = _l0_view(metrics, bytes_per_token)
         found["running"] = _whole(metrics.running)
         found["waiting"] = _whole(metrics.waiting)
         found["preemptions"] = _whole(metrics.preemptions)
@@ -233,14 +232,19 @@ def _known(reading: EngineReading, memory: EngineMemory) -> dict[str, Any]:
     return found
 
 
-def _l0_view(metrics: EngineMetrics) -> dict[str, Any]:
+def _l0_view(metrics: EngineMetrics, bytes_per_token: int | None) -> dict[str, Any]:
     configs = metrics.cache_configs
     declared = [config.declared_bytes for config in configs]
     overridden = any(config.labels.get("num_gpu_blocks_override") not in (None, "None") for config in configs)
-    total = None if overridden or None in declared or not declared else sum(size or 0 for size in declared)
-    return L0View(
-        capacity_tokens=metrics.capacity_tokens,
+    tokens = metrics.capacity_tokens
+    total: int | None = None
+    if bytes_per_token is not None and tokens is not None:
+        total = tokens * bytes_per_token
+    elif declared and not overridden and None not in declared:
         # With an override of the block count the declared memory is larger than what the blocks take.
+        total = sum(size or 0 for size in declared)
+    return L0View(
+        capacity_tokens=tokens,
         capacity_bytes=total,
         usage_ratio=metrics.kv_cache_usage,
         reason=None if configs else "the engine's /metrics has no vllm:cache_config_info",

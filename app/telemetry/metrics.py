@@ -76,6 +76,15 @@ STORE_METRICS: dict[str, Metric] = {
     "inodes_free": _gauge("inodes_free", "inodes"),
 }
 
+#: Stored series that are increments: what a counter grew by since the poll before.
+INCREMENTS = frozenset(
+    name
+    for metrics in (SERVER_METRICS, ENGINE_METRICS)
+    for metric in metrics.values()
+    if metric.kind in ("rate", "ratio")
+    for name in (metric.series, *metric.divisor)
+)
+
 CATALOGUE: dict[str, dict[str, Metric]] = {
     "server": SERVER_METRICS,
     "engine": ENGINE_METRICS,

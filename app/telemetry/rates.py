@@ -38,6 +38,17 @@ def is_gap(before: CounterPoint, after: CounterPoint, interval: float) -> bool:
     return not 0 < after.at - before.at <= max(GAP_INTERVALS * interval, 5.0)
 
 
+def base_for(before: CounterPoint | None, after: CounterPoint, interval: float, window: float) -> CounterPoint | None:
+    """What `after` is to be compared with: the poll before, or the boot of a process that is younger than `window`
+    seconds and was never polled (all its counts are recent then); None where nothing can be told."""
+    start = after.process[1]
+    if before is not None and not is_gap(before, after, interval):
+        return before
+    if start is None or not 0 < after.at - start <= window or (before is not None and before.at > start):
+        return None
+    return CounterPoint(start, after.process, {name: None if v is None else 0.0 for name, v in after.values.items()})
+
+
 def increments(before: CounterPoint, after: CounterPoint) -> dict[str, float | None]:
     """What each counter of `after` grew by since `before`; None where that cannot be told.
 

@@ -5,6 +5,7 @@ A part that could not be read keeps its last value, with its age: slow is not do
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -131,9 +132,7 @@ def _follow_counters(
     if reading.metrics is None:
         return replace(memory, window=kept), {}, None
     point = CounterPoint(now, (reading.instance_id, reading.process_start_time), _counters(reading.metrics))
-    before = memory.counters
-    if before is None or rates.is_gap(before, point, interval):
-        before = _since_boot(point)
+    before = rates.base_for(memory.counters, point, interval, window.WINDOW_SECONDS)
     deltas: dict[str, float | None] = {}
     seconds: float | None = None
     if before is not None:
@@ -176,14 +175,6 @@ def _counters(metrics: ServerMetrics) -> dict[str, float | None]:
         "l2_usage_bytes": metrics.l2_usage_total_bytes,
         "event_bus_dropped": metrics.event_bus_dropped,
     }
-
-
-def _since_boot(point: CounterPoint) -> CounterPoint | None:
-    """The zero point of a process that started within the window: all its counts are recent."""
-    start = point.process[1]
-    if start is None or not 0 < point.at - start <= window.WINDOW_SECONDS:
-        return None
-    return CounterPoint(start, point.process, {name: None if v is None else 0.0 for name, v in point.values.items()})
 
 
 def _stored_bytes(
@@ -299,7 +290,7 @@ def _observed(reading: ServerReading, memory: ServerMemory, engines: EnginesSeen
         instance_id=reading.instance_id,
         process_start=reading.process_start_time,
         lmcache_version=reading.version,
-        contexts={ident: context.layout.to_dict() for ident, context in sorted(memory.contexts.items())},
+        contexts={ident: json.loads(context.layout.to_json()) for ident, context in sorted(memory.contexts.items())},
         engine_starts=dict(engines.starts or {}),
         engine_ids=None if metrics is None else tuple(sorted(metrics.engine_ids)),
         drained=reading.status.store_drained,

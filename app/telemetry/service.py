@@ -6,27 +6,38 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from app.clock import Clock
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from app.clock import Clock, iso
 from app.database import Database
 from app.fleet.live import EngineLive, ServerLive, StoreLive
 from app.fleet.service import FleetService
+from app.fleet.tables import Engine, HealthChange, Server
+from app.paging import decode_cursor, encode_cursor
 from app.scheduling.schemas import Page
 from app.settings import Settings
+from app.telemetry import history, live, rollup
 from app.telemetry.schemas import HealthChangeView, SamplesView, TokenFlowView
-from app.telemetry.tables import Observation
+from app.telemetry.tables import Observation, Series, Snapshot
+from app.telemetry.token_flow import ENGINE_SERIES, SERVER_SERIES, token_flow
 
 PolledKind = Literal["server", "engine", "store"]
 
 
 @dataclass(frozen=True)
 class TargetSnapshot:
-    """The last reading of one target; `data` has the shape of `app.telemetry.reading`."""
+    """The last poll of one target, good or not. Times are epoch seconds; `scraped_at` is when `values` were all true.
+
+    `values` are view values (`server_reading`, `engine_reading`), `memory` what the poller remembers (`memory`).
+    """
 
     target_kind: str
     target_id: int
     polled_at: float
     scraped_at: float | None
-    data: Mapping[str, Any]
+    values: Mapping[str, Any]
+    memory: Mapping[str, Any]
 
 
 class TelemetryService:
@@ -35,19 +46,28 @@ class TelemetryService:
     def __init__(self, *, db: Database, clock: Clock, settings: Settings, fleet: FleetService) -> None:
         self._db = db
         self._clock = clock
-        self._settings = settings
+        self._interval = settings.poll_seconds
         self._fleet = fleet
+        fleet.attach_live(self)
+        fleet.on_forget(_forget)
+        fleet.on_moved(_drop_snapshot)
 
     # app.fleet.live.LiveSource
 
     def servers_live(self, ids: Collection[int]) -> Mapping[int, ServerLive]:
-        raise NotImplementedError
+        with self._db.read() as session:
+            rows = live.snapshots(session, "server", ids)
+        return {ident: live.server_live(row) for ident, row in rows.items()}
 
     def engines_live(self, ids: Collection[int]) -> Mapping[int, EngineLive]:
-        raise NotImplementedError
+        with self._db.read() as session:
+            rows = live.snapshots(session, "engine", ids)
+        return {ident: live.engine_live(row) for ident, row in rows.items()}
 
     def stores_live(self, ids: Collection[int]) -> Mapping[int, StoreLive]:
-        raise NotImplementedError
+        with self._db.read() as session:
+            rows = live.snapshots(session, "store", ids)
+        return {ident: live.store_live(row) for ident, row in rows.items()}
 
     # reading
 
@@ -62,33 +82,137 @@ class TelemetryService:
         step: float | None = None,
     ) -> SamplesView:
         """One metric over time (default: the last hour). Raises InvalidInput naming metric, from, to or step."""
-        raise NotImplementedError
+        request = history.plan(
+            target_kind, metric, start=start, end=end, step=step, now=self._clock(), interval=self._interval
+        )
+        with self._db.read() as session:
+            points = history.read(session, target_kind, target_id, request, self._interval)
+        return SamplesView(
+            metric=metric,
+            unit=request.metric.unit,
+            step_seconds=request.step or self._interval,
+            source=request.source,
+            points=[(iso(at) or "", value) for at, value in points],
+        )
 
     def sparkline(
         self, target_kind: PolledKind, target_id: int, metric: str, *, points: int = 60, seconds: float = 3600.0
     ) -> list[float | None]:
         """The last `seconds` as `points` values, oldest first; None where nothing was known."""
-        raise NotImplementedError
+        now = self._clock()
+        step = seconds / points
+        request = history.plan(
+            target_kind, metric, start=now - seconds, end=now, step=step, now=now, interval=self._interval
+        )
+        with self._db.read() as session:
+            found = history.read(session, target_kind, target_id, request, self._interval)
+        return history.spread(found, now - seconds, now, points)
 
     def health_changes(
-        self,
-        *,
-        page_size: int,
-        page_token: str | None,
-        target_kind: str | None = None,
-        target_id: int | None = None,
+        self, *, page_size: int, page_token: str | None, target_kind: str | None = None, target_id: int | None = None
     ) -> Page[HealthChangeView]:
         """Newest first."""
-        raise NotImplementedError
+        list_name = f"health-changes|{target_kind}|{target_id}"
+        query = select(HealthChange).order_by(HealthChange.id.desc()).limit(page_size + 1)
+        if target_kind is not None:
+            query = query.where(HealthChange.target_kind == target_kind)
+        if target_id is not None:
+            query = query.where(HealthChange.target_id == target_id)
+        if page_token:
+            query = query.where(HealthChange.id < decode_cursor(list_name, page_token)[0])
+        with self._db.read() as session:
+            rows = list(session.scalars(query))
+            names = _names(session, rows)
+        more = len(rows) > page_size
+        rows = rows[:page_size]
+        return Page(
+            items=[_change_view(row, names) for row in rows],
+            next_page_token=encode_cursor(list_name, [rows[-1].id]) if more else None,
+        )
 
     def token_flow(self, server_id: int | None, window_seconds: float = 900.0) -> TokenFlowView:
-        """Where prompt tokens came from, for one server's engines or for all."""
-        raise NotImplementedError
+        """Where prompt tokens came from, for one server's engines or (None) for all that belong to a server."""
+        now = self._clock()
+        engines = self._fleet.engine_targets(server_id)
+        if server_id is None:
+            engines = [engine for engine in engines if engine.server_id is not None]
+        server_ids = sorted({engine.server_id for engine in engines if engine.server_id is not None})
+        start = now - window_seconds
+        with self._db.read() as session:
+            of_engines = history.sums(session, "engine", [e.id for e in engines], ENGINE_SERIES, start, now, now)
+            of_servers = history.sums(session, "server", server_ids, SERVER_SERIES, start, now, now)
+        return token_flow(
+            None if server_id is None else str(server_id),
+            window_seconds,
+            list(of_engines.values()),
+            list(of_servers.values()),
+            registered_engines=len(engines),
+        )
 
     def snapshot(self, target_kind: PolledKind, target_id: int) -> TargetSnapshot | None:
-        """The last reading, good or not; None before the first poll."""
-        raise NotImplementedError
+        """The last poll, good or not; None before the first one."""
+        with self._db.read() as session:
+            row = session.get(Snapshot, (target_kind, target_id))
+        if row is None:
+            return None
+        values, memory = row.data.get("values") or {}, row.data.get("memory") or {}
+        return TargetSnapshot(target_kind, target_id, row.polled_at, row.scraped_at, values, memory)
 
     def observations(self, server_ids: Sequence[int], since: float | None = None) -> list[Observation]:
         """Observation rows of these servers that end at or after `since`, by (server, first_at), detached."""
-        raise NotImplementedError
+        query = (
+            select(Observation)
+            .where(Observation.server_id.in_(list(server_ids)))
+            .order_by(Observation.server_id, Observation.first_at, Observation.id)
+        )
+        if since is not None:
+            query = query.where(Observation.last_at >= since)
+        with self._db.read() as session:
+            return list(session.scalars(query))
+
+    # upkeep, called by the scheduler
+
+    def roll_up(self) -> int:
+        """Brings the 5-minute and hourly tables up to now; returns how many buckets were written."""
+        return rollup.roll_up(self._db, self._clock())
+
+    def retire(self, *, batches: int = 20) -> bool:
+        """Drops what is too old, at most so many batches; True while there is more."""
+        return all(rollup.retire(self._db, self._clock()) for _ in range(batches))
+
+
+def _forget(session: Session, kind: str, target_id: int) -> None:
+    """A target is deleted: its snapshot goes, its samples go later in batches."""
+    _drop_snapshot(session, kind, target_id)
+    session.execute(
+        update(Series)
+        .where(Series.target_kind == kind, Series.target_id == target_id)
+        .values(target_kind=rollup.FORGOTTEN, target_id=Series.id)
+    )
+
+
+def _drop_snapshot(session: Session, kind: str, target_id: int) -> None:
+    session.execute(delete(Snapshot).where(Snapshot.target_kind == kind, Snapshot.target_id == target_id))
+
+
+def _names(session: Session, rows: Sequence[HealthChange]) -> dict[tuple[str, int], str]:
+    names: dict[tuple[str, int], str] = {}
+    for kind, table in (("server", Server), ("engine", Engine)):
+        ids = {row.target_id for row in rows if row.target_kind == kind}
+        for ident, name in session.execute(select(table.id, table.name).where(table.id.in_(ids))):
+            names[kind, ident] = name
+    return names
+
+
+def _change_view(row: HealthChange, names: Mapping[tuple[str, int], str]) -> HealthChangeView:
+    return HealthChangeView(
+        id=str(row.id),
+        target_kind="server" if row.target_kind == "server" else "engine",
+        target_id=str(row.target_id),
+        target_name=names.get((row.target_kind, row.target_id)),
+        old_state=row.old_state,
+        new_state=row.new_state,
+        reason=row.reason,
+        at=iso(row.at) or "",
+        by=row.by,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -70,6 +70,15 @@ class Series(Base):
     metric: Mapped[str]
 
 
+class RollUpMark(Base):
+    """How far a roll-up table is complete: all buckets that end at or before `until` (epoch milliseconds) are in it."""
+
+    __tablename__ = "roll_up_mark"
+
+    name: Mapped[str] = mapped_column(primary_key=True)  # 5m | 1h
+    until: Mapped[int] = mapped_column(BigInteger)
+
+
 class SampleRaw(Base):
     """One value at one poll. No row = not known then."""
 
@@ -77,7 +86,7 @@ class SampleRaw(Base):
     __table_args__ = ({"sqlite_with_rowid": False},)
 
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"), primary_key=True)
-    at: Mapped[int] = mapped_column(primary_key=True)  # epoch milliseconds
+    at: Mapped[int] = mapped_column(BigInteger, primary_key=True)  # epoch milliseconds
     value: Mapped[float]
 
 
@@ -96,7 +105,7 @@ class Sample5m(_Rolled, Base):
     __table_args__ = ({"sqlite_with_rowid": False},)
 
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"), primary_key=True)
-    at: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[int] = mapped_column(BigInteger, primary_key=True)
 
 
 class Sample1h(_Rolled, Base):
@@ -106,4 +115,4 @@ class Sample1h(_Rolled, Base):
     __table_args__ = ({"sqlite_with_rowid": False},)
 
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"), primary_key=True)
-    at: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[int] = mapped_column(BigInteger, primary_key=True)

@@ -1,0 +1,283 @@
+"""Samples as a chart wants them: the right table for the step and the age, gaps as None, ratios exact.
+
+Step and table: below two poll intervals the raw points come as they were polled; a wider step is a bucket that begins
+at a multiple of the step. From 5 minutes (or beyond the raw data's age) the 5-minute table is read, from an hour the
+hourly one; what is not rolled up yet comes from the finer table, so that the newest points are never missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.errors import InvalidInput
+from app.telemetry.metrics import CATALOGUE, INTERVAL, Metric
+from app.telemetry.rollup import (
+    FIVE_MINUTES,
+    FIVE_MINUTES_KEPT_SECONDS,
+    HOUR,
+    RAW_KEPT_SECONDS,
+    marks,
+)
+from app.telemetry.tables import Sample1h, Sample5m, SampleRaw, Series
+
+Source = Literal["raw", "5m", "1h"]
+
+DEFAULT_SPAN_SECONDS = 3600.0
+MAX_POINTS = 5000
+WANTED_POINTS = 300
+#: A ratio over less than this is mostly holes: requests come in bursts.
+RATIO_STEP_SECONDS = 60.0
+#: Raw points further apart than this many poll intervals have a gap between them.
+GAP_INTERVALS = 2.5
+#: Buckets narrower than this many poll intervals would now and then be empty: the points come as polled instead.
+RAW_BELOW_INTERVALS = 2.0
+#: A sum counts only if its part of the polls is known: a bucket half of which is unknown has no true ratio.
+KNOWN_PART = 0.9
+_NICE_STEPS = (10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question about one metric. Times are epoch seconds; `step` 0 means raw points as polled."""
+
+    metric: Metric
+    start: float
+    end: float
+    step: float
+    source: Source
+
+
+@dataclass
+class Bucket:
+    """Sums over one span of one series."""
+
+    count: int = 0
+    sum: float = 0.0
+    min: float = math.inf
+    max: float = -math.inf
+
+    def add(self, count: int, total: float, low: float, high: float) -> None:
+        self.count += count
+        self.sum += total
+        self.min = min(self.min, low)
+        self.max = max(self.max, high)
+
+
+def plan(
+    kind: str, name: str, *, start: float | None, end: float | None, step: float | None, now: float, interval: float
+) -> Request:
+    """Checks a question and chooses step and table. Raises InvalidInput naming metric, from, to or step."""
+    metric = CATALOGUE[kind].get(name)
+    if metric is None:
+        known = ", ".join(sorted(CATALOGUE[kind]))
+        raise InvalidInput.field("metric", f"{name[:60]!r} is not a metric of a {kind}; known are {known}")
+    end = now if end is None else end
+    start = end - DEFAULT_SPAN_SECONDS if start is None else start
+    if start >= end:
+        raise InvalidInput.field("from", "must be before `to`")
+    if step is not None and (step <= 0 or not math.isfinite(step)):
+        raise InvalidInput.field("step", "must be a number of seconds above 0")
+    if step is None:
+        step = _nice((end - start) / WANTED_POINTS, interval, metric)
+    floor = FIVE_MINUTES if now - start > RAW_KEPT_SECONDS else 0
+    floor = HOUR if now - start > FIVE_MINUTES_KEPT_SECONDS else floor
+    step = max(step, floor / 1000)
+    if step < RAW_BELOW_INTERVALS * interval and not floor:
+        step = 0.0
+    if (end - start) / (step or interval) > MAX_POINTS:
+        raise InvalidInput.field("step", f"would give more than {MAX_POINTS} points; choose a longer step")
+    source: Source = "1h" if step * 1000 >= HOUR else "5m" if step * 1000 >= FIVE_MINUTES else "raw"
+    if source != "raw":
+        # A bucket must be made of whole buckets of its table.
+        width = (HOUR if source == "1h" else FIVE_MINUTES) / 1000
+        step = math.ceil(step / width) * width
+    return Request(metric, start, end, step, source)
+
+
+def _nice(wanted: float, interval: float, metric: Metric) -> float:
+    least = RATIO_STEP_SECONDS if metric.kind == "ratio" else 0.0
+    wanted = max(wanted, least)
+    if wanted < RAW_BELOW_INTERVALS * interval:
+        return interval
+    return float(next((step for step in _NICE_STEPS if step >= wanted), _NICE_STEPS[-1]))
+
+
+def read(
+    session: Session, kind: str, target_id: int, request: Request, interval: float
+) -> list[tuple[float, float | None]]:
+    """The points of one metric, oldest first, as (epoch seconds, value or None)."""
+    ids = _series_ids(session, kind, target_id, (request.metric.series, *request.metric.divisor))
+    if request.metric.series not in ids:
+        return _empty(request)
+    if request.step == 0.0:
+        return _raw_points(session, ids, request, interval)
+    sums = buckets(session, list(ids.values()), request.start, request.end, request.step, request.source)
+    step = round(request.step * 1000)
+    first, last = math.floor(request.start * 1000 / step), math.ceil(request.end * 1000 / step)
+    points = []
+    for number in range(first, last):
+        at = number * step
+        cells = {name: sums[series_id].get(at) for name, series_id in ids.items()}
+        points.append((at / 1000, _value(request.metric, cells)))
+    return points
+
+
+def buckets(
+    session: Session, series_ids: Sequence[int], start: float, end: float, step: float, source: Source
+) -> dict[int, dict[int, Bucket]]:
+    """{series id: {bucket start in milliseconds: sums}} for all whole buckets that touch [start, end)."""
+    width = round(step * 1000)
+    low = math.floor(start * 1000 / width) * width
+    high = math.ceil(end * 1000 / width) * width
+    done = marks(session)
+    found: dict[int, dict[int, Bucket]] = {series_id: defaultdict(Bucket) for series_id in series_ids}
+    parts: list[tuple[type[Any], int, int]] = []
+    five, hour = done.get("5m", low), done.get("1h", low)
+    if source == "1h":
+        parts.append((Sample1h, low, min(high, max(low, hour))))
+        low = max(low, min(high, hour))
+    if source in ("1h", "5m"):
+        parts.append((Sample5m, low, min(high, max(low, five))))
+        low = max(low, min(high, five))
+    parts.append((SampleRaw, low, high))
+    for table, begin, until in parts:
+        if begin < until:
+            _add_part(session, found, table, series_ids, begin, until, width)
+    return found
+
+
+def _add_part(
+    session: Session,
+    found: dict[int, dict[int, Bucket]],
+    table: type[Any],
+    series_ids: Sequence[int],
+    begin: int,
+    until: int,
+    width: int,
+) -> None:
+    bucket = (table.at // width * width).label("bucket")
+    columns: tuple[Any, ...]
+    if table is SampleRaw:
+        columns = (func.count(), func.sum(table.value), func.min(table.value), func.max(table.value))
+    else:
+        columns = (func.sum(table.count), func.sum(table.sum), func.min(table.min), func.max(table.max))
+    query = (
+        select(table.series_id, bucket, *columns)
+        .where(table.series_id.in_(series_ids), table.at >= begin, table.at < until)
+        .group_by(table.series_id, bucket)
+    )
+    for series_id, at, count, total, low, high in session.execute(query):
+        found[series_id][at].add(count, total, low, high)
+
+
+def _raw_points(
+    session: Session, ids: dict[str, int], request: Request, interval: float
+) -> list[tuple[float, float | None]]:
+    """The points as they were polled; between two that are too far apart one None says that nothing was known."""
+    by_time: dict[int, dict[str, Bucket]] = defaultdict(dict)
+    names = {series_id: name for name, series_id in ids.items()}
+    query = select(SampleRaw.series_id, SampleRaw.at, SampleRaw.value).where(
+        SampleRaw.series_id.in_(ids.values()),
+        SampleRaw.at >= round(request.start * 1000),
+        SampleRaw.at <= round(request.end * 1000),
+    )
+    for series_id, at, value in session.execute(query):
+        by_time[at][names[series_id]] = Bucket(1, value, value, value)
+    points: list[tuple[float, float | None]] = []
+    before: float | None = None
+    for at in sorted(by_time):
+        seconds = at / 1000
+        if before is not None and seconds - before > GAP_INTERVALS * interval:
+            points.append((before + interval, None))
+        cells = {name: by_time[at].get(name) for name in ids}
+        points.append((seconds, _value(request.metric, cells)))
+        before = seconds
+    return points
+
+
+def _empty(request: Request) -> list[tuple[float, float | None]]:
+    if request.step == 0.0:
+        return []
+    step = round(request.step * 1000)
+    first, last = math.floor(request.start * 1000 / step), math.ceil(request.end * 1000 / step)
+    return [(number * step / 1000, None) for number in range(first, last)]
+
+
+def _value(metric: Metric, cells: dict[str, Bucket | None]) -> float | None:
+    """The metric's value over one bucket; None where a part is not known or a divisor is zero."""
+    main = cells.get(metric.series)
+    if main is None or main.count == 0:
+        return None
+    if metric.kind == "gauge":
+        return main.sum / main.count
+    if metric.kind == "lowest":
+        return main.min
+    divisor = 0.0
+    for name in metric.divisor:
+        cell = cells.get(name)
+        if cell is None or main.count < KNOWN_PART * cell.count or cell.count < KNOWN_PART * main.count:
+            return None
+        divisor += cell.sum
+    if divisor <= 0:
+        return None
+    value = main.sum / divisor
+    return min(1.0, value) if metric.kind == "ratio" else value
+
+
+def sums(
+    session: Session, kind: str, target_ids: Sequence[int], names: Sequence[str], start: float, end: float, now: float
+) -> dict[int, dict[str, float]]:
+    """{target: {series: sum of its increments in the span}}; a series without any sample there is missing.
+
+    Spans beyond six hours come from the 5-minute table, to its bucket borders.
+    """
+    source: Source = "raw" if end - start <= 6 * 3600 and now - start <= RAW_KEPT_SECONDS else "5m"
+    wanted = [*names, INTERVAL]
+    query = select(Series.id, Series.target_id, Series.metric).where(
+        Series.target_kind == kind, Series.target_id.in_(target_ids), Series.metric.in_(wanted)
+    )
+    series = {row.id: (row.target_id, row.metric) for row in session.execute(query)}
+    result: dict[int, dict[str, float]] = defaultdict(dict)
+    if source == "raw":
+        rows = session.execute(
+            select(SampleRaw.series_id, func.sum(SampleRaw.value))
+            .where(
+                SampleRaw.series_id.in_(list(series)),
+                SampleRaw.at > round(start * 1000),
+                SampleRaw.at <= round(end * 1000),
+            )
+            .group_by(SampleRaw.series_id)
+        ).all()
+        for series_id, total in rows:
+            target, metric = series[series_id]
+            result[target][metric] = total
+        return result
+    for series_id, found in buckets(session, list(series), start, end, FIVE_MINUTES / 1000, "5m").items():
+        if found:
+            target, metric = series[series_id]
+            result[target][metric] = sum(bucket.sum for bucket in found.values())
+    return result
+
+
+def spread(points: Sequence[tuple[float, float | None]], start: float, end: float, count: int) -> list[float | None]:
+    """Points over [start, end) as `count` equally spaced values: the mean of what falls into each, else None."""
+    cells: list[list[float]] = [[] for _ in range(count)]
+    for at, value in points:
+        index = math.floor((at - start) / (end - start) * count)
+        if value is not None and 0 <= index < count:
+            cells[index].append(value)
+    return [sum(cell) / len(cell) if cell else None for cell in cells]
+
+
+def _series_ids(session: Session, kind: str, target_id: int, names: Sequence[str]) -> dict[str, int]:
+    query = select(Series.metric, Series.id).where(
+        Series.target_kind == kind, Series.target_id == target_id, Series.metric.in_(names)
+    )
+    return {row.metric: row.id for row in session.execute(query)}
