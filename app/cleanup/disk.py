@@ -6,6 +6,7 @@ are used again and again, and knows where the quarantine lies: folders are bytes
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections import OrderedDict
@@ -22,6 +23,10 @@ QUARANTINE = OWN + b"/quarantine"
 #: O_PATH opens anything (also fifos and devices) without any effect on it, and never follows the last component.
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _KEPT_FOLDERS = 64
+# A file that is given up when the disk is full, so that folder, lock and manifest of a run can still be written.
+_RESERVE = b"reserve"
+_RESERVE_BYTES = 2**20
+_TIGHT_BYTES, _AMPLE_BYTES = 16 * 2**20, 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,31 @@ class StoreRoot:
             return self.folder(QUARANTINE, create=create)
         except OSError as error:
             raise StoreError(_cannot_use(QUARANTINE, self.path, error)) from error
+
+
+def release_reserve(root: StoreRoot) -> bool:
+    """On a full disk: gives up the reserve. True when there was one to give up."""
+    free = root.free_bytes()
+    if free is None or free > _TIGHT_BYTES:
+        return False
+    try:
+        os.unlink(_RESERVE, dir_fd=root.folder(OWN))
+    except OSError:
+        return False
+    return True
+
+
+def keep_reserve(root: StoreRoot) -> None:
+    """Where there is room: lays the reserve up for a day without."""
+    free = root.free_bytes()
+    if free is None or free < _AMPLE_BYTES:
+        return
+    with contextlib.suppress(OSError):
+        fd = os.open(_RESERVE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=root.folder(OWN))
+        try:
+            os.posix_fallocate(fd, 0, _RESERVE_BYTES)
+        finally:
+            os.close(fd)
 
 
 def _cannot_use(folder: bytes, path: str, error: OSError) -> str:

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes to free (0: nothing), for which select kind, and sentences that say why."""
+    """Bytes to free (0: nothing), for which select kind, and sentences that say why.
+
+    `must` is the part without which the goal is missed (back under `high`, or the floor); the rest leads to `low`.
+    """
 
     bytes: int
     kind: str
     sentences: tuple[str, ...]
+    must: int = 0
 
 
 def capacity_need(item: Select | None, facts: StoreFacts) -> Need | None:
@@ -34,7 +38,7 @@ def capacity_need(item: Select | None, facts: StoreFacts) -> Need | None:
         if used <= item.high.bytes:
             return Need(0, "capacity", (f"The store holds {human_size(used)}, not more than {item.high}.",))
         sentence = f"The store holds {human_size(used)}, more than {item.high}; down to {item.low}."
-        return Need(used - item.low.bytes, "capacity", (sentence,))
+        return Need(used - item.low.bytes, "capacity", (sentence,), used - item.high.bytes)
     if facts.fs_used is None or facts.fs_free is None or not facts.fs_used + facts.fs_free:
         return None
     whole = facts.fs_used + facts.fs_free
@@ -42,7 +46,8 @@ def capacity_need(item: Select | None, facts: StoreFacts) -> Need | None:
     if share <= (item.high.fraction or 1.0):
         return Need(0, "capacity", (f"The file system is {share:.1%} full, not more than {item.high}.",))
     sentence = f"The file system is {share:.1%} full, more than {item.high}; down to {item.low}."
-    return Need(facts.fs_used - int(whole * (item.low.fraction or 0.0)), "capacity", (sentence,))
+    must = facts.fs_used - int(whole * (item.high.fraction or 1.0))
+    return Need(facts.fs_used - int(whole * (item.low.fraction or 0.0)), "capacity", (sentence,), must)
 
 
 def floor_need(item: Select | None, facts: StoreFacts) -> Need | None:
@@ -53,4 +58,4 @@ def floor_need(item: Select | None, facts: StoreFacts) -> Need | None:
     if facts.fs_free >= floor:
         return Need(0, "free_space", (f"{human_size(facts.fs_free)} are free, not less than {item.floor}.",))
     sentence = f"{human_size(facts.fs_free)} are free, less than {item.floor}."
-    return Need(floor - facts.fs_free, "free_space", (sentence,))
+    return Need(floor - facts.fs_free, "free_space", (sentence,), floor - facts.fs_free)

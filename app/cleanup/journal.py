@@ -12,23 +12,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+import structlog
 from sqlalchemy import Table, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.cleanup.disk import StoreRoot
 from app.cleanup.plan import reason_key
 from app.cleanup.policy import USE_KINDS
+from app.cleanup.ports import Inventory
 from app.cleanup.removal import LEFT_BEHIND, Outcome, Target, look, restore, same_file, settle, sync_directory
 from app.cleanup.tables import CleanupIntent, CleanupRun, PlanItem
 from app.clock import Clock
 from app.database import Database
-from app.records.facts import display_name
+from app.errors import TierkeeperError
+from app.records.facts import FileFact, display_name
+
+log = structlog.get_logger()
 
 REMOVED = frozenset({"quarantined", "deleted"})
 #: States of items whose file lies in quarantine.
 WAITING = frozenset({"quarantined", LEFT_BEHIND})
 _FAILED_SHOWN = 100
 _AT_ONCE = 500
+_NAMES_AT_ONCE = 5000
 _ITEM = cast(Table, PlanItem.__table__)
 
 
@@ -175,6 +181,12 @@ class Journal:
                 insert(_ITEM), [{**row._asdict(), "plan_id": self.plan_id, "state": "planned"} for row in rows]
             )
 
+    def failed_files(self) -> frozenset[tuple[bytes, int]]:
+        """(name, inode) of items that could not be removed: trying again in the same run would fail again."""
+        query = select(_ITEM.c.name, _ITEM.c.inode).where(_ITEM.c.plan_id == self.plan_id, _ITEM.c.state == "failed")
+        with self._db.read() as session:
+            return frozenset((name, inode) for name, inode in session.execute(query))
+
     def next_seq(self) -> int:
         """The first free number."""
         with self._db.read() as session:
@@ -220,11 +232,21 @@ def open_intents(db: Database, run_id: int) -> list[tuple[int, str, list[list[in
         return [(row[0], row[1], row[2]) for row in session.execute(query.order_by(CleanupIntent.id))]
 
 
-def settle_open(db: Database, clock: Clock, root: StoreRoot, *, run_id: int, plan_id: int, folder_of_round: Any) -> int:
+def settle_open(
+    db: Database,
+    clock: Clock,
+    root: StoreRoot,
+    *,
+    run_id: int,
+    plan_id: int,
+    folder_of_round: Callable[[int], bytes],
+    restored: Callable[[list[FileFact]], None],
+) -> int:
     """Asks the disk about every item of a run's open intents, writes what it says, and recounts the run.
 
-    `folder_of_round(n)` names the quarantine folder of a round, relative to the store. Returns how many intents were
-    settled. Raises OSError or StoreError when the disk cannot be asked; then they stay open.
+    `folder_of_round(n)` names the quarantine folder of a round, relative to the store; `restored` is told of files that
+    a restore that was cut off had put back. Returns how many intents were settled. Raises OSError or StoreError when
+    the disk cannot be asked; then they stay open.
     """
     intents = open_intents(db, run_id)
     for intent_id, kind, spans in intents:
@@ -235,6 +257,9 @@ def settle_open(db: Database, clock: Clock, root: StoreRoot, *, run_id: int, pla
                 items += [ItemRow(*row) for row in session.execute(query.order_by(_ITEM.c.seq))]
         outcomes = [_found(root, kind, item, folder_of_round(item.round)) for item in items]
         sync_directory(root.directory.fd)
+        back = facts_of(root, items, outcomes)
+        if back:
+            restored(back)
         now = clock()
         with db.write(durable=True) as session:
             apply_outcomes(session, plan_id, items, outcomes, now)
@@ -242,6 +267,13 @@ def settle_open(db: Database, clock: Clock, root: StoreRoot, *, run_id: int, pla
     if intents:
         recount(db, run_id, plan_id)
     return len(intents)
+
+
+def facts_of(root: StoreRoot, items: Sequence[ItemRow], outcomes: Sequence[Outcome]) -> list[FileFact]:
+    """Facts, as of now, of the items that are back in the directory. Raises OSError."""
+    back = {o.seq for o in outcomes if o.state == "restored"}
+    found = [(item.name, look(root, item.name)) for item in items if item.seq in back]
+    return [FileFact.of(name, facts) for name, facts in found if facts is not None]
 
 
 def _found(root: StoreRoot, kind: str, item: ItemRow, folder: bytes) -> Outcome:
@@ -305,3 +337,28 @@ def recount(db: Database, run_id: int, plan_id: int) -> RunTally:
             )
         )
     return tally
+
+
+def tell_removed(db: Database, inventory: Inventory, run_id: int) -> None:
+    """What left the directory by a run leaves the inventory, in parts. Never raises: a scan would find out, too."""
+    with db.read() as session:
+        found = session.execute(select(CleanupRun.plan_id, CleanupRun.store_id).where(CleanupRun.id == run_id)).one()
+    plan_id, store_id = found
+    last = 0
+    while plan_id is not None:
+        query = (
+            select(_ITEM.c.seq, _ITEM.c.name)
+            .where(_ITEM.c.plan_id == plan_id, _ITEM.c.seq > last, _ITEM.c.state.in_(REMOVED))
+            .order_by(_ITEM.c.seq)
+            .limit(_NAMES_AT_ONCE)
+        )
+        with db.read() as session:
+            rows = session.execute(query).all()
+        if not rows:
+            return
+        last = rows[-1][0]
+        try:
+            inventory.removed(store_id, [name for _, name in rows], run_id)
+        except TierkeeperError as error:
+            log.warning("cleanup.inventory_not_told", run=run_id, why=error.detail)
+            return

@@ -137,8 +137,7 @@ class PolicySpec:
         if why == "temporary":
             return cls == "temporary"
         if why == "filter":
-            wanted = (self.filters or {}).get("class"), (self.filters or {}).get("reason")
-            return (wanted[0] in (None, cls)) and (wanted[1] in (None, reason))
+            return _matches(self.filters, "class", cls) and _matches(self.filters, "reason", reason)
         return cls != "temporary"
 
     def action_for(self, why: str, reason: str | None) -> str:
@@ -146,6 +145,14 @@ class PolicySpec:
         if reason == "other_size" and why not in SPACE_KINDS:
             return "quarantine"
         return "delete" if why in SPACE_KINDS or self.removal == "delete" else "quarantine"
+
+
+def _matches(filters: Mapping[str, Any] | None, name: str, value: str | None) -> bool:
+    """Whether a filter on class or reason (one word, several with commas, or a list) lets a value through."""
+    wanted = (filters or {}).get(name)
+    if not wanted:
+        return True
+    return value in (wanted.split(",") if isinstance(wanted, str) else wanted)
 
 
 class _Problems:
@@ -182,6 +189,25 @@ class _Problems:
     def check(self) -> None:
         if self.found:
             raise InvalidInput("; ".join(f"{e.field}: {e.message}" for e in self.found), errors=tuple(self.found))
+
+
+def parse_filter_spec(body: Mapping[str, Any]) -> PolicySpec:
+    """The spec of a plan from a filter: `body` has `filter` (checked by the inventory), `removal` and the like.
+
+    Raises InvalidInput naming each bad field.
+    """
+    problems = _Problems()
+    wait = body.get("quarantine_for")
+    spec = PolicySpec(
+        select=(),
+        protect=_protect(problems, body.get("protect")),
+        limits=_limits(problems, body.get("limits")),
+        removal=str(body.get("removal", "quarantine")),
+        quarantine_for=None if wait is None else problems.age("quarantine_for", wait),
+        filters=dict(body["filter"]),
+    )
+    problems.check()
+    return spec
 
 
 def parse_spec(body: Mapping[str, Any], *, filesystem_bytes: int | None = None) -> PolicySpec:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from app.records.facts import FileFact
+
 #: Why a record is held: an acceptance canary reads it back, or somebody restored it.
 CANARY, RESTORED = "canary", "restored"
 
@@ -101,8 +103,8 @@ class Inventory(Protocol):
         """These files left the store through us (not by an adapter's own eviction)."""
         ...
 
-    def restored(self, store_id: int, names: Sequence[bytes], run_id: int) -> None:
-        """These files are about to come back: put them on hold, so that no schedule takes them again (R5)."""
+    def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:
+        """These files are back: they enter the inventory and are held, so that no schedule takes them again (R5)."""
         ...
 
     def cleared(self, store_id: int, model_name: str, at: float, run_id: int) -> None:

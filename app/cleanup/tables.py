@@ -173,6 +173,8 @@ class CleanupEpisode(Base):
     opened_at: Mapped[float]
     pass_at: Mapped[float]  # end of the latest first pass over L2
     run_ids: Mapped[list[int]] = mapped_column(JSON)  # whose dirty items the second pass goes over
+    # {"engine:<id>" | "server:<id>": process start or null} at `pass_at`: a later start means a restart since.
+    starts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     waiting_for: Mapped[list[str]] = mapped_column(JSON, default=list)  # sentences: what stands in the way
     closed_at: Mapped[float | None] = mapped_column(default=None)
     closed_by_run_id: Mapped[int | None] = mapped_column(default=None)

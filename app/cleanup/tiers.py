@@ -8,7 +8,7 @@ believed: its object count is read before and after, and both go into the step's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,9 @@ from app.lmcache.object_keys import ObjectKey
 L1_DEADLINE = 60.0
 L0_DEADLINE = 120.0
 _POLL_SECONDS = 0.5
+# Two readings of one process's start differ by rounding at most.
+_SAME_START = 1.0
+_CLOCK_MARGIN = 5.0
 #: A server lists a dead engine's context until it reaps it.
 _REAP_SECONDS, _REAP_MARGIN = 120.0, 60.0
 Sleep = Callable[[float], Awaitable[None]]
@@ -53,6 +56,29 @@ class Reset:
 
     state: str
     detail: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """When the first pass over L2 was complete, and the process starts that were seen then.
+
+    A later start than the one seen means a restart, whatever the clocks of the machines say; where none was seen, it
+    must be later than the pass by more than clocks usually differ.
+    """
+
+    at: float
+    starts: Mapping[str, float | None] = field(default_factory=dict)
+
+    def restarted(self, name: str, start: float | None) -> bool:
+        """Whether a process (``server:1``, ``engine:2``) with this start is another than then, and younger."""
+        if start is None:
+            return False
+        seen = self.starts.get(name)
+        return start > seen + _SAME_START if seen is not None else start > self.at + _CLOCK_MARGIN
+
+
+#: Gives the keys in batches, as often as it is called.
+KeyBatches = Callable[[], Iterator[Sequence[ObjectKey]]]
 
 
 class TierCalls(Protocol):
@@ -125,14 +151,29 @@ class Tiers:
                 unknown[server.name] = error.detail
         return Served(frozenset(models), unknown)
 
+    async def starts(self) -> dict[str, float | None]:
+        """Process starts of all servers and engines, None where unknown; keys ``server:1``, ``engine:2``."""
+        found: dict[str, float | None] = {}
+        for server in self._servers:
+            try:
+                found[f"server:{server.id}"] = (await self._calls.glance(server)).process_start
+            except TargetError:
+                found[f"server:{server.id}"] = None
+        for engine in self._engines:
+            try:
+                found[f"engine:{engine.id}"] = await self._calls.engine_started(engine)
+            except TargetError:
+                found[f"engine:{engine.id}"] = None
+        return found
+
     # L1
 
-    async def clear_l1(self, keys: Sequence[ObjectKey], *, since: float) -> TierResult:
-        """Drops the keys from L1 of every server. A server that started after `since` has an empty L1 by itself."""
+    async def clear_l1(self, keys: KeyBatches, mark: Mark) -> TierResult:
+        """Drops the keys from L1 of every server. A server that started after the mark has an empty L1 by itself."""
         details: list[str] = []
         waiting: list[str] = []
         for server in self._servers:
-            detail, way_out = await self._clear_server(server, keys, since)
+            detail, way_out = await self._clear_server(server, keys, mark)
             details.append(f"{server.name}: {detail}")
             if way_out:
                 waiting.append(way_out)
@@ -140,71 +181,80 @@ class Tiers:
             waiting.append("no cache server is linked to this store: link it, so that its L1 can be cleared")
         return TierResult("l1", not waiting, "; ".join(details), tuple(waiting), self._clock())
 
-    async def _clear_server(
-        self, server: ServerTarget, keys: Sequence[ObjectKey], since: float
-    ) -> tuple[str, str | None]:
+    async def _clear_server(self, server: ServerTarget, keys: KeyBatches, mark: Mark) -> tuple[str, str | None]:
         deadline = self._clock() + self._l1_deadline
+        asked = 0
         try:
             before = await self._calls.glance(server)
-            dropped = await self._calls.delete_l1(server, keys)
-            while dropped.skipped and self._clock() < deadline:
+            for batch in keys():
+                dropped = await self._calls.delete_l1(server, batch)
+                while dropped.skipped and self._clock() < deadline:
+                    self._beat()
+                    await self._sleep(_POLL_SECONDS)
+                    dropped = await self._calls.delete_l1(server, batch)
+                asked += len(batch)
                 self._beat()
-                await self._sleep(_POLL_SECONDS)
-                dropped = await self._calls.delete_l1(server, keys)
+                if dropped.skipped:
+                    return (
+                        f"{dropped.skipped} of {len(batch)} objects are locked",
+                        f"objects in the L1 of {server.name} are locked by transfers: run again",
+                    )
+                if not dropped.ok:
+                    said = dropped.error or "no reason given"
+                    return f"it failed: {said}", f"{server.name} could not clear its L1 ({said}): run again"
             after = await self._calls.glance(server)
         except TargetError as error:
-            return await self._l1_excuse(server, error, since)
-        counted = f"{len(keys)} keys, {_objects(before)} objects before and {_objects(after)} after"
-        if dropped.skipped:
-            return (
-                f"{counted}; {dropped.skipped} are locked",
-                f"{dropped.skipped} objects in the L1 of {server.name} are locked by transfers: run again",
-            )
-        if not dropped.ok:
-            said = dropped.error or "no reason given"
-            return f"{counted}; it failed: {said}", f"{server.name} could not clear its L1 ({said}): run again"
-        return counted, None
+            return await self._l1_excuse(server, error, mark)
+        return f"{asked} keys, {_objects(before)} objects before and {_objects(after)} after", None
 
-    async def _l1_excuse(self, server: ServerTarget, error: TargetError, since: float) -> tuple[str, str | None]:
-        if error.http_status in (400, 404, 405):
-            try:
-                start = (await self._calls.glance(server)).process_start
-            except TargetError:
-                start = None
-            if start is not None and start > since:
-                return "its process started after the removal, its L1 is empty", None
-            return (
-                f"cannot drop single objects ({error.detail})",
-                f"{server.name} is too old to drop single objects from its L1: restart it, or clear its L1",
-            )
-        return (f"not reachable ({error.detail})", f"{server.name} does not answer: start it, then run again")
+    async def _l1_excuse(self, server: ServerTarget, error: TargetError, mark: Mark) -> tuple[str, str | None]:
+        if error.http_status not in (400, 404, 405):
+            return f"not reachable ({error.detail})", f"{server.name} does not answer: start it, then run again"
+        try:
+            start = (await self._calls.glance(server)).process_start
+        except TargetError:
+            start = None
+        if mark.restarted(f"server:{server.id}", start):
+            return "its process started after the removal, its L1 is empty", None
+        return (
+            f"cannot drop single objects ({error.detail})",
+            f"{server.name} is too old to drop single objects from its L1: restart it, then run again",
+        )
 
     # L0
 
-    async def clear_l0(self, models: frozenset[str], *, since: float) -> TierResult:
+    async def clear_l0(self, models: frozenset[str], mark: Mark) -> TierResult:
         """Empties the GPU cache of every engine, polling until each says so.
 
-        An engine whose process started after `since` is clean by itself. An engine that serves one of the models
+        An engine whose process started after the mark is clean by itself. An engine that serves one of the models
         behind a server but is not registered here cannot be cleaned: that is said, never assumed away.
         """
         details: list[str] = []
         waiting: list[str] = []
         for engine in self._engines:
-            detail, way_out = await self._clear_engine(engine, since)
+            detail, way_out = await self._clear_engine(engine, mark)
             details.append(f"{engine.name}: {detail}")
             if way_out:
                 waiting.append(way_out)
         waiting += await self._unregistered(models)
         return TierResult("l0", not waiting, "; ".join(details) or "no engine", tuple(waiting), self._clock())
 
-    async def _clear_engine(self, engine: EngineTarget, since: float) -> tuple[str, str | None]:
-        restart = f"restart {engine.name} to clear its GPU cache"
+    async def _clear_engine(self, engine: EngineTarget, mark: Mark) -> tuple[str, str | None]:
+        """Resets one engine; where that cannot be, a restart since the mark will do."""
+        detail, way_out = await self._reset(engine)
+        if way_out is None:
+            return detail, None
         try:
             start = await self._calls.engine_started(engine)
         except TargetError as error:
-            return f"does not answer ({error.detail})", f"{engine.name} does not answer: {restart}, then run again"
-        if start is not None and start > since:
-            return "its process started after the removal, its GPU cache is empty", None
+            again = f"restart {engine.name} to clear its GPU cache, then run again"
+            return f"does not answer ({error.detail})", f"{engine.name} does not answer: {again}"
+        if mark.restarted(f"engine:{engine.id}", start):
+            return "its process started after the removal, its GPU cache was empty then", None
+        return detail, way_out
+
+    async def _reset(self, engine: EngineTarget) -> tuple[str, str | None]:
+        restart = f"restart {engine.name} to clear its GPU cache"
         deadline = self._clock() + self._l0_deadline
         while True:
             try:
@@ -217,7 +267,7 @@ class Tiers:
             if answer.state == "done":
                 return "its GPU cache was reset", None
             if answer.state != "busy":
-                return answer.detail, restart
+                return answer.detail, f"{restart}, then run again"
             if self._clock() >= deadline:
                 return (
                     f"still busy after {self._l0_deadline:.0f} s ({answer.detail})",

@@ -1,0 +1,208 @@
+"""R4 in order: after the first pass over L2, clear L1, then L0, then go over L2 and L1 again until nothing comes back.
+
+Wrong records leave traces: an engine goes on answering from its GPU cache, and stores what it computes behind a wrong
+prefix as new records (C8). So what was re-created under the same keys before the caches were clean goes too; so do
+records that are `derived` now, where the policy takes those. What cannot be cleaned opens an episode, which the next
+run closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from app.cleanup.dirty import DirtyItems, model_of
+from app.cleanup.episodes import Episodes, OpenEpisode
+from app.cleanup.journal import ItemRow
+from app.cleanup.passes import PassDeps, RemovalPass
+from app.cleanup.plan import Item, Planner, StoreFacts
+from app.cleanup.policy import Limits, Select
+from app.cleanup.ports import Candidate, Selection
+from app.cleanup.removal import LEFT_BEHIND
+from app.cleanup.steps import Steps
+from app.cleanup.tiers import Mark, Served, TierResult, Tiers
+from app.lmcache.object_keys import ObjectKey, encode_model
+
+#: Passes over L2 after the first. Each goes over what came back before the caches were clean.
+MAX_PASSES = 3
+_APPEND = 1000
+#: States of items that left L2 by us, or by somebody else, while a cache may still hold what they were.
+_TOUCHED = frozenset({"quarantined", "deleted", "vanished", "changed", LEFT_BEHIND})
+_NOT_AGAIN = frozenset({"foreign", "temporary", "current"})
+
+
+@dataclass(frozen=True)
+class ClearingResult:
+    """What came of it. `waiting`: ways out, empty when everything is clean. `closed`: episodes that ended."""
+
+    waiting: tuple[str, ...] = ()
+    closed: int = 0
+    again: int = 0
+    models: frozenset[str] = frozenset()
+
+
+class Clearing:
+    """One run's way through the tiers. `items_of(run ids)` gives the dirty items of runs."""
+
+    def __init__(
+        self,
+        deps: PassDeps,
+        passes: RemovalPass,
+        tiers: Tiers,
+        episodes: Episodes,
+        steps: Steps,
+        *,
+        items_of: Callable[[Sequence[int]], DirtyItems],
+        check_cancel: Callable[[], None],
+    ) -> None:
+        self._deps = deps
+        self._passes = passes
+        self._tiers = tiers
+        self._episodes = episodes
+        self._steps = steps
+        self._items_of = items_of
+        self._check_cancel = check_cancel
+        self._run_id = deps.journal.run_id
+        self._round = 1
+        self._served = Served(frozenset())
+
+    def announce(self) -> None:
+        """Before the first pass. Raises OSError of the database only."""
+        models = self._items_of([self._run_id]).models()
+        if not models:
+            return
+        self._served = asyncio.run(self._tiers.served())
+        possible = frozenset(m for m in models if m in self._names or self._served.unknown)
+        self._episodes.announce(self._deps.store_id, possible, self._run_id)
+
+    def go(self) -> ClearingResult:
+        """Everything after the first pass over L2. Raises Interrupted, Cancelled, StoreError, OSError."""
+        episodes = self._episodes.open_of(self._deps.store_id)
+        mine = self._items_of([self._run_id])
+        touched = mine.models(states=_TOUCHED)
+        earlier = [e for e in episodes if e.run_ids != (self._run_id,)]
+        # A model that no engine serves any more is not waited for: whoever serves it next starts with clean caches.
+        models = frozenset(e.model_name for e in episodes if e.model_name in touched or e in earlier)
+        if not models:
+            self._episodes.drop_announced(self._deps.store_id, self._run_id)
+            if touched:
+                self._steps.add("l1", "skipped", "no engine serves the models of these records: L2 was all there was")
+            return ClearingResult()
+        dirty = self._items_of(sorted({self._run_id, *(i for e in episodes for i in e.run_ids)}))
+        fresh = mine.has_other_than_derived(_TOUCHED) or not earlier
+        return self._clear(models, dirty, lambda: dirty.keys(models, self._names), None if fresh else _latest(earlier))
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """The servers' own spelling of the models in record names."""
+        return {encode_model(model): model for model in self._served.models}
+
+    def _clear(
+        self,
+        models: frozenset[str],
+        dirty: DirtyItems,
+        keys: Callable[[], Iterator[list[ObjectKey]]],
+        mark: Mark | None,
+    ) -> ClearingResult:
+        derived = self._sweep(models)
+        if derived:
+            self._steps.add("l2", "done", f"{derived} more records were derived from wrong ones since the scan")
+        l1 = asyncio.run(self._tiers.clear_l1(keys, mark or Mark(self._deps.clock())))
+        self._say("l1", l1)
+        if mark is None:
+            mark = Mark(self._deps.clock(), asyncio.run(self._tiers.starts()))
+        l0 = asyncio.run(self._tiers.clear_l0(models, mark))
+        self._say("l0", l0)
+        waiting = (*l1.waiting, *l0.waiting)
+        if waiting:
+            return self._wait(models, mark, waiting)
+        again, clean_at = 0, self._deps.clock()
+        for number in range(MAX_PASSES):
+            self._check_cancel()
+            clean_at = self._deps.clock()
+            found = self._recreated(dirty, models, self._deps.lock.beat()) + self._sweep(models)
+            again += found
+            l1 = asyncio.run(self._tiers.clear_l1(keys, mark))
+            if l1.waiting:
+                self._say("l1_again", l1)
+                return self._wait(models, mark, l1.waiting)
+            if not found or number == MAX_PASSES - 1:
+                break
+            # What came back may have been read again meanwhile.
+            l0 = asyncio.run(self._tiers.clear_l0(models, mark))
+            if l0.waiting:
+                self._say("l0", l0)
+                return self._wait(models, mark, l0.waiting)
+        self._steps.add(
+            "l2_again", "done", f"{again} records had come back and went again" if again else "none came back"
+        )
+        self._say("l1_again", l1)
+        for model in sorted(models):
+            self._deps.inventory.cleared(self._deps.store_id, model, clean_at, self._run_id)
+        closed = self._episodes.close(self._deps.store_id, models, self._run_id)
+        return ClearingResult(closed=closed, again=again, models=models)
+
+    def _wait(self, models: frozenset[str], mark: Mark, waiting: tuple[str, ...]) -> ClearingResult:
+        self._episodes.keep_open(self._deps.store_id, models, self._run_id, mark, waiting)
+        return ClearingResult(waiting=waiting, models=models)
+
+    def _say(self, step: str, result: TierResult) -> None:
+        self._steps.add(step, "done" if result.clean else "waiting", result.detail)
+
+    # what came back
+
+    def _recreated(self, dirty: DirtyItems, models: frozenset[str], until_ns: int) -> int:
+        """Removes what lies under the keys again, written before the caches were clean."""
+        deps = self._deps
+        found = list(dirty.recreated(deps.root, models, until_ns))
+        rows: list[ItemRow] = []
+        for start in range(0, len(found), _APPEND):
+            part = found[start : start + _APPEND]
+            judged = deps.inventory.classify_now(deps.store_id, [fact for _, fact in part])
+            for (item, fact), (cls, reason) in zip(part, judged, strict=True):
+                if cls not in _NOT_AGAIN:
+                    values = fact._asdict() | {"cls": cls, "reason": reason, "why": "recreated", "record_id": None}
+                    rows.append(item._replace(**values))
+        return self._remove(rows)
+
+    def _sweep(self, models: frozenset[str]) -> int:
+        """Removes records that are derived now and were not in the plan, where the policy takes derived ones."""
+        deps = self._deps
+        if deps.spec.item("derived") is None:
+            return 0
+        deps.inventory.refresh(deps.store_id, self._check_cancel)
+        spec = replace(deps.spec, select=(Select("derived"),), limits=Limits())
+        planner = Planner(spec, StoreFacts(0, 0, device=deps.root.device), deps.clock())
+
+        def source(selection: Selection) -> Iterator[Candidate]:
+            for candidate in deps.inventory.select(deps.store_id, selection):
+                if model_of(candidate.name) in models:
+                    yield candidate
+
+        failed = deps.journal.failed_files()
+        return self._remove([_row(i) for i in planner.items(source) if (i.name, i.inode) not in failed])
+
+    def _remove(self, rows: list[ItemRow]) -> int:
+        if not rows:
+            return 0
+        self._round += 1
+        first = self._deps.journal.next_seq()
+        numbered = [row._replace(seq=first + n, round=self._round) for n, row in enumerate(rows)]
+        for start in range(0, len(numbered), _APPEND):
+            self._deps.journal.append(numbered[start : start + _APPEND])
+        return self._passes.go(self._round)
+
+
+def _row(item: Item) -> ItemRow:
+    return ItemRow(*item, 1)
+
+
+def _latest(episodes: Sequence[OpenEpisode]) -> Mark:
+    """The mark that all of the episodes are behind of."""
+    starts: dict[str, float | None] = {}
+    for episode in episodes:
+        for name, start in episode.mark.starts.items():
+            seen = starts.get(name)
+            starts[name] = start if seen is None or (start is not None and start > seen) else seen
+    return Mark(max(e.mark.at for e in episodes), starts)

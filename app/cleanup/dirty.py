@@ -1,0 +1,122 @@
+"""The items of a run whose bytes an engine may have read wrongly (R4), streamed: their names, keys and models."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from typing import cast
+
+from sqlalchemy import Table, or_, select
+
+from app.cleanup.disk import StoreRoot, signed
+from app.cleanup.journal import ROW_COLUMNS, ItemRow
+from app.cleanup.policy import DIRTY_REASONS
+from app.cleanup.ports import Fact
+from app.cleanup.removal import look
+from app.cleanup.tables import PlanItem
+from app.database import Database
+from app.lmcache.object_keys import ObjectKey, decode_model, parse_name
+
+_ITEM = cast(Table, PlanItem.__table__)
+_BATCH = 5000
+
+
+class DirtyItems:
+    """Items with a reason of R4 in some plans, and what a run itself found re-created (rounds above 1)."""
+
+    def __init__(self, db: Database, plan_ids: Sequence[int], *, batch: int = _BATCH) -> None:
+        self._db = db
+        self._plan_ids = tuple(plan_ids)
+        self._batch = batch
+
+    def batches(self, states: Collection[str] | None = None) -> Iterator[list[ItemRow]]:
+        """In the order of plans and items; only those in some states, where given."""
+        for plan_id in self._plan_ids:
+            last = 0
+            while True:
+                query = select(*ROW_COLUMNS).where(
+                    _ITEM.c.plan_id == plan_id,
+                    _ITEM.c.seq > last,
+                    or_(_ITEM.c.reason.in_(DIRTY_REASONS), _ITEM.c.round > 1),
+                )
+                if states is not None:
+                    query = query.where(_ITEM.c.state.in_(states))
+                with self._db.read() as session:
+                    rows = [ItemRow(*row) for row in session.execute(query.order_by(_ITEM.c.seq).limit(self._batch))]
+                if not rows:
+                    break
+                last = rows[-1].seq
+                yield rows
+
+    def models(self, *, states: Collection[str] | None = None) -> frozenset[str]:
+        """Models of the items, encoded as in record names."""
+        found: set[str] = set()
+        for batch in self.batches(states):
+            found.update(model for model in (model_of(item.name) for item in batch) if model is not None)
+        return frozenset(found)
+
+    def has_other_than_derived(self, states: Collection[str]) -> bool:
+        """Whether any item in these states is wrong by itself, not only by what it was computed behind."""
+        query = (
+            select(_ITEM.c.seq)
+            .where(
+                _ITEM.c.plan_id.in_(self._plan_ids),
+                _ITEM.c.reason.in_(DIRTY_REASONS - {"derived"}),
+                _ITEM.c.state.in_(states),
+            )
+            .limit(1)
+        )
+        with self._db.read() as session:
+            return session.scalar(query) is not None
+
+    def keys(self, models: frozenset[str], names: dict[str, str]) -> Iterator[list[ObjectKey]]:
+        """Keys of the items of these (encoded) models; `names` gives the servers' own spelling of a model."""
+        for batch in self.batches():
+            found: dict[ObjectKey, None] = {}
+            for item in batch:
+                parsed = parse_name(item.name)
+                if parsed is not None and parsed.model in models and not parsed.temporary:
+                    model = names.get(parsed.model, decode_model(parsed.model))
+                    key = parsed.key
+                    found[ObjectKey(model, key.kv_rank, key.object_group_id, key.chunk_hash, key.cache_salt)] = None
+            if found:
+                yield list(found)
+
+    def recreated(self, root: StoreRoot, models: frozenset[str], until_ns: int) -> Iterator[tuple[ItemRow, Fact]]:
+        """Files that have the name of an item of these models again, written up to `until_ns` (file system time).
+
+        The very file that was planned (it could not be removed, or is not wrong any more) is none of them. Raises
+        OSError.
+        """
+        seen: set[tuple[bytes, int]] = set()
+        for batch in self.batches():
+            for item in batch:
+                if model_of(item.name) not in models:
+                    continue
+                found = look(root, item.name)
+                if found is None or not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                    continue
+                inode = signed(found.st_ino)
+                if (inode, found.st_mtime_ns) == (item.inode, item.mtime_ns) or found.st_mtime_ns > until_ns:
+                    continue
+                if (item.name, inode) in seen:
+                    continue
+                seen.add((item.name, inode))
+                yield (
+                    item,
+                    Fact(
+                        item.name,
+                        found.st_size,
+                        found.st_mtime_ns,
+                        found.st_ctime_ns,
+                        found.st_atime_ns,
+                        inode,
+                        found.st_dev,
+                    ),
+                )
+
+
+def model_of(name: bytes) -> str | None:
+    """The model of a record's name, encoded as it stands there."""
+    parsed = parse_name(name)
+    return None if parsed is None else parsed.model

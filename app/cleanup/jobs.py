@@ -1,0 +1,187 @@
+"""Restoring and purging what runs left in quarantine (R5): journalled like the removal, one store at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select, update
+
+from app.audit.service import AuditService
+from app.cleanup.disk import StoreRoot
+from app.cleanup.journal import WAITING, ItemRow, Journal, facts_of, is_failure, recount
+from app.cleanup.lock import StoreLock
+from app.cleanup.passes import folder_of_round
+from app.cleanup.ports import Inventory
+from app.cleanup.quarantine import folder_path, remove_if_empty
+from app.cleanup.recovery import Recovery
+from app.cleanup.removal import LEFT_BEHIND, Outcome, purge, restore, sync_directory
+from app.cleanup.selection import ItemFilter
+from app.cleanup.tables import CleanupRun, PlanItem, QuarantineJob
+from app.clock import Clock
+from app.database import Database
+from app.errors import NotFound, StoreError
+from app.fleet.service import FleetService
+from app.records.facts import display_name
+from app.scheduling.runner import WorkContext
+
+BATCH = 1000
+_FAILED_SHOWN = 100
+_DONE = {"restore": "restored", "purge": "purged"}
+
+
+class JobRunner:
+    """Runs `quarantine_job` rows."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        clock: Clock,
+        inventory: Inventory,
+        fleet: FleetService,
+        audit: AuditService,
+        recovery: Recovery,
+        owner: str,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._inventory = inventory
+        self._fleet = fleet
+        self._audit = audit
+        self._recovery = recovery
+        self._owner = owner
+
+    def execute(self, context: WorkContext) -> None:
+        """Runs one row. Raises Cancelled, StoreError, Conflict (store locked), NotFound."""
+        with self._db.read() as session:
+            job = session.get(QuarantineJob, context.id)
+            run = session.get(CleanupRun, job.run_id) if job is not None else None
+        if job is None or run is None or run.plan_id is None:
+            raise NotFound.of("quarantine job", context.id)
+        store = self._fleet.store_target(run.store_id)
+        with (
+            StoreRoot(store.path) as root,
+            StoreLock(root, owner=self._owner, work=f"{job.kind} of cleanup run {run.id}", clock=self._clock) as lock,
+        ):
+            self._recovery.settle_store(root, run.store_id)
+            before = root.free_bytes()
+            try:
+                self._go(context, root, lock, job, run, run.plan_id)
+            finally:
+                root.forget_folders()
+                self._tidy(root, run)
+                recount(self._db, run.id, run.plan_id)
+                self._end(job, run, before, root.free_bytes())
+
+    def recover(self, job_id: int) -> None:
+        """For the work runner: settles the run of a job whose process is gone. Never raises."""
+        with self._db.read() as session:
+            run_id = session.scalar(select(QuarantineJob.run_id).where(QuarantineJob.id == job_id))
+        if run_id is not None:
+            self._recovery.recover_run(run_id)
+
+    def _go(
+        self, context: WorkContext, root: StoreRoot, lock: StoreLock, job: QuarantineJob, run: CleanupRun, plan_id: int
+    ) -> None:
+        journal = Journal(self._db, self._clock, run_id=run.id, plan_id=plan_id)
+        outcomes: list[Outcome] = []
+        counts, done = Counter[str](), 0
+        failed: list[dict[str, Any]] = []
+        try:
+            for items, state in self._chosen(journal, job.selection):
+                root.verify()
+                context.check_cancel()
+                journal.turn(job.kind, items, outcomes, None)
+                outcomes = []
+                self._act(root, job.kind, run.folder, items, outcomes, checked=state != LEFT_BEHIND)
+                self._count(items, outcomes, counts, failed)
+                # The store's lock is ours: nothing can take them before they are held.
+                back = facts_of(root, items, outcomes)
+                if back:
+                    self._inventory.restored(run.store_id, back, run.id, job.requested_by)
+                done += len(items)
+                context.progress(done, None, "records")
+                lock.beat()
+                self._save(job.id, counts, failed)
+        except OSError as error:
+            raise StoreError(f"stopped: {root.path}: {error.strerror}") from error
+        finally:
+            journal.turn(job.kind, [], outcomes, None)
+            self._save(job.id, counts, failed)
+
+    def _chosen(self, journal: Journal, selection: Mapping[str, Any]) -> Iterator[tuple[list[ItemRow], str]]:
+        wanted = ItemFilter.of(selection)
+        for state in sorted(WAITING):
+            for batch in journal.batches(state=state, size=BATCH):
+                items = [item for item in batch if wanted.takes(item)]
+                if items:
+                    yield items, state
+
+    def _act(
+        self, root: StoreRoot, kind: str, folder: str, items: list[ItemRow], outcomes: list[Outcome], *, checked: bool
+    ) -> None:
+        act: Callable[..., Outcome] = restore if kind == "restore" else purge
+        for item in items:
+            outcome = act(root, folder_path(folder_of_round(folder, item.round)), item.target(), checked=checked)
+            if outcome.state in ("exists", "failed"):
+                # It still waits; the job says why.
+                outcome = outcome._replace(state="quarantined" if checked else LEFT_BEHIND)
+            elif not checked and outcome.state in _DONE.values():
+                outcome = outcome._replace(
+                    state="changed", detail=f"a file that had taken its place was {outcome.state}"
+                )
+            outcomes.append(outcome)
+        sync_directory(root.directory.fd)
+
+    @staticmethod
+    def _count(
+        items: Sequence[ItemRow], outcomes: Sequence[Outcome], counts: Counter[str], failed: list[dict[str, Any]]
+    ) -> None:
+        for item, outcome in zip(items, outcomes, strict=True):
+            counts[outcome.state] += 1
+            counts[f"bytes:{outcome.state}"] += item.size
+            if outcome.errno is not None and outcome.state in WAITING:
+                counts["exists" if not is_failure(Outcome(0, LEFT_BEHIND, outcome.errno)) else "failed"] += 1
+                if len(failed) < _FAILED_SHOWN:
+                    failed.append(
+                        {"name": display_name(item.name), "errno": outcome.errno, "message": outcome.detail or ""}
+                    )
+
+    def _save(self, job_id: int, counts: Counter[str], failed: list[dict[str, Any]]) -> None:
+        done = list(_DONE.values())
+        with self._db.write() as session:
+            session.execute(
+                update(QuarantineJob)
+                .where(QuarantineJob.id == job_id)
+                .values(
+                    records=sum(counts[s] for s in done),
+                    bytes=sum(counts[f"bytes:{s}"] for s in done),
+                    skipped={w: counts[w] for w in ("exists", "vanished", "changed") if counts[w]},
+                    failed=list(failed),
+                    failed_total=counts["failed"],
+                )
+            )
+
+    def _tidy(self, root: StoreRoot, run: CleanupRun) -> None:
+        """Folders that hold nothing any more go, so that the quarantine shows only what waits."""
+        with self._db.read() as session:
+            rounds = session.scalars(select(PlanItem.round).where(PlanItem.plan_id == run.plan_id).distinct()).all()
+        for number in {1, *rounds}:
+            remove_if_empty(root, folder_of_round(run.folder, number))
+
+    def _end(self, job: QuarantineJob, run: CleanupRun, before: int | None, after: int | None) -> None:
+        with self._db.write() as session:
+            row = session.get(QuarantineJob, job.id)
+            if row is None:
+                return
+            row.free_bytes_before, row.free_bytes_after = before, after
+            self._audit.record(
+                session,
+                actor=job.requested_by,
+                action=f"quarantine.{job.kind}",
+                target_kind="cleanup_run",
+                target_id=run.id,
+                detail={"job_id": job.id, "records": row.records, "bytes": row.bytes, "skipped": row.skipped},
+            )

@@ -1,0 +1,198 @@
+"""Making a plan: the store's facts are gathered, the pure planner streams, items are frozen in batches.
+
+Candidates are read and items written in turns; no session is open across them longer than one batch, and memory does
+not grow with the number of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+from sqlalchemy import Table, delete, update
+from sqlalchemy.orm import Session
+
+from app.cleanup.advice import check_use_is_visible, warnings_for
+from app.cleanup.disk import StoreRoot
+from app.cleanup.goals import Need
+from app.cleanup.plan import Item, Planner, StoreFacts, Summary
+from app.cleanup.policy import PolicySpec, parse_filter_spec, parse_spec
+from app.cleanup.ports import Inventory
+from app.cleanup.quarantine import quarantined_bytes
+from app.cleanup.tables import Plan, PlanItem
+from app.clock import Clock
+from app.database import Database
+from app.errors import NotFound
+from app.fleet.service import FleetService
+
+#: A plan can be run for this long.
+EXPIRES_SECONDS = 3600.0
+_ROWS = 5000
+#: A dry run looks at the disk itself when that costs a moment only.
+SMALL_STORE_RECORDS = 20_000
+FRESH_SECONDS = 60.0
+_ITEM = cast(Table, PlanItem.__table__)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What telemetry knows of the servers of a store. `now` is None when none of them could be read."""
+
+    now: frozenset[str] | None
+    last: Mapping[str, float]
+    adapter_evicts: bool | None
+
+
+class PlanMaker:
+    """Fills plan rows. `serving(store_id)` asks telemetry."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        clock: Clock,
+        inventory: Inventory,
+        fleet: FleetService,
+        serving: Callable[[int], Serving],
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._inventory = inventory
+        self._fleet = fleet
+        self._serving = serving
+
+    def make(
+        self,
+        plan_id: int,
+        *,
+        check_cancel: Callable[[], None],
+        progress: Callable[[int], None],
+        always_fresh: bool = False,
+    ) -> None:
+        """Makes the plan of a row. Raises InvalidInput (`unused` on a noatime mount), StoreError, NotFound."""
+        with self._db.read() as session:
+            row = session.get(Plan, plan_id)
+            if row is None:
+                raise NotFound.of("plan", plan_id)
+            store_id, spec = row.store_id, spec_of(row.body)
+        with self._db.write() as session:
+            # A plan that was cut off half way is made again from the start.
+            session.execute(delete(PlanItem).where(PlanItem.plan_id == plan_id))
+        self._freshen(store_id, check_cancel, always_fresh)
+        facts, root_inode = self._facts(store_id)
+        check_use_is_visible(spec, facts.atime)
+        now = self._clock()
+        planner = Planner(spec, facts, now)
+        items = planner.items(lambda selection: self._inventory.select(store_id, selection))
+        written = 0
+        for batch in _batches(items, _ROWS):
+            with self._db.write() as session:
+                insert_items(session, plan_id, batch)
+            written += len(batch)
+            check_cancel()
+            progress(written)
+        summary = planner.summary()
+        with self._db.write() as session:
+            session.execute(
+                update(Plan)
+                .where(Plan.id == plan_id)
+                .values(
+                    **_values(summary),
+                    warnings=warnings_for(spec, facts, summary, now),
+                    expires_at=now + EXPIRES_SECONDS,
+                    scanned_at=facts.scanned_at,
+                    root_device=facts.device,
+                    root_inode=root_inode,
+                )
+            )
+
+    def _freshen(self, store_id: int, check_cancel: Callable[[], None], always: bool) -> None:
+        totals = self._inventory.totals(store_id)
+        if totals.scanned_at is not None:
+            old = self._clock() - totals.scanned_at > FRESH_SECONDS
+            if not old or not (always or totals.records <= SMALL_STORE_RECORDS):
+                return
+        self._inventory.refresh(store_id, check_cancel)
+
+    def _facts(self, store_id: int) -> tuple[StoreFacts, int]:
+        store = self._fleet.store_target(store_id)
+        totals = self._inventory.totals(store_id)
+        serving = self._serving(store_id)
+        with StoreRoot(store.path) as root:
+            try:
+                space = root.space()
+            except OSError:
+                space = None
+            facts = StoreFacts(
+                records=totals.records,
+                bytes=totals.bytes,
+                quarantine_bytes=quarantined_bytes(root),
+                fs_total=space.total if space else None,
+                fs_used=space.used if space else None,
+                fs_free=space.free if space else None,
+                block_size=space.block_size if space else 4096,
+                atime=root.access_times(),
+                scanned_at=totals.scanned_at,
+                device=root.device,
+                served_now=serving.now,
+                last_served=serving.last,
+                adapter_evicts=serving.adapter_evicts,
+            )
+            return facts, root.inode
+
+
+def spec_of(body: Mapping[str, Any]) -> PolicySpec:
+    """The spec behind a plan's or policy's stored JSON."""
+    return parse_filter_spec(body) if "filter" in body else parse_spec(body)
+
+
+def insert_items(session: Session, plan_id: int, items: Sequence[Item]) -> None:
+    """Bulk insert by the driver itself: a million rows must not cost the ORM's or Core's price."""
+    names = (*Item._fields, "plan_id", "round", "state")
+    connection = session.connection()
+    mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+    values = ", ".join([mark] * len(Item._fields) + [str(int(plan_id)), "1", "'planned'"])
+    connection.exec_driver_sql(
+        f"INSERT INTO plan_item ({', '.join(names)}) VALUES ({values})",  # noqa: S608 (no value of anybody's in it)
+        [tuple(item) for item in items],
+    )
+
+
+def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def _values(summary: Summary) -> dict[str, Any]:
+    return {
+        "records": summary.records,
+        "bytes": summary.bytes,
+        "by_reason": summary.by_reason,
+        "held_back": summary.held_back,
+        "leaves": {
+            "records": summary.leaves_records,
+            "bytes": summary.leaves_bytes,
+            "free_bytes": summary.leaves_free_bytes,
+        },
+        "recent_use": {
+            "last_day": summary.used_last_day,
+            "last_week": summary.used_last_week,
+            "reason": summary.use_reason,
+        },
+        "goal": None if summary.need is None else _goal(summary.need, summary.freed_bytes),
+        "limited": summary.limited,
+    }
+
+
+def _goal(need: Need, freed: int) -> dict[str, Any]:
+    return {
+        "kind": need.kind,
+        "needed_bytes": need.bytes,
+        "must_bytes": need.must,
+        "planned_bytes": freed,
+        "shortfall_bytes": max(need.bytes - freed, 0),
+        "sentences": list(need.sentences),
+    }
