@@ -93,6 +93,7 @@ class Http:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.port = int(url.rpartition(":")[2])
         self._client = httpx.Client(base_url=url, timeout=30.0, trust_env=False)
 
     def get(self, path: str, **options: Any) -> httpx.Response:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -23,68 +22,19 @@ from typing import Any
 
 from tests.real.stack import build
 from tests.real.stack.clients import CacheServer, Engine, wait_until
+from tests.real.stack.commands import (
+    QUIET,
+    EngineKnobs,
+    ServerKnobs,
+    engine_command,
+    engine_environment,
+    server_command,
+)
 from tests.real.stack.processes import Watchdog, end_group
-
-# LMCache refuses a reap timeout below 30 s, and wants three heartbeats in it. Quick heartbeats are what makes
-# restarts quick.
-REAP_SECONDS = 30.0
-HEARTBEAT_SECONDS = 2.0
-QUIET = {
-    "LMCACHE_DISABLE_BANNER": "1",
-    "LMCACHE_TRACK_USAGE": "false",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    # Record names hash with Python's seed for one of the algorithms; fixed, so that a restarted server finds its files.
-    "PYTHONHASHSEED": "0",
-    # The first request would otherwise compile two small functions with g++ for 12 to 17 s.
-    "TORCHDYNAMO_DISABLE": "1",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 class StartError(RuntimeError):
     """A program of the stack did not come up; the text ends with its log."""
-
-
-@dataclass(frozen=True)
-class ServerKnobs:
-    """How `lmcache server` is started. Sizes: `l1_gb` in GiB as LMCache counts; `odirect` None tries what the
-    directory can do.
-    """
-
-    chunk_size: int = 64
-    l1_gb: float = 0.25
-    reap_timeout: float = REAP_SECONDS
-    transfer_mode: str = "lmcache_driven"
-    l2_path: Path | None = None
-    odirect: bool | None = None
-    temp_dir: str = ".tmp"
-    watermark: float = 0.8
-    eviction_ratio: float = 0.2
-    instance_id: str | None = None
-    extra: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class EngineKnobs:
-    """How `vllm serve` is started. `blocks` KV blocks of `block_size` tokens; `connector` False is an engine without
-    LMCache.
-    """
-
-    dtype: str = "bfloat16"
-    block_size: int = 32
-    blocks: int = 512
-    dev_mode: bool = True
-    served_name: str = "tiny-llama"
-    heartbeat: float = HEARTBEAT_SECONDS
-    connector: bool = True
-    max_model_len: int = 4096
-    mq_timeout: float = 300.0
-    model: Path | None = None
-    warm_up: bool = True
-    extra: tuple[str, ...] = ()
 
 
 @dataclass
@@ -290,11 +240,13 @@ class RealStack:
         return self.start_engine(name, **wanted)
 
     def wait_registered(self) -> None:
-        """Waits until the server knows every running engine (after a restart of the server: within two heartbeats)."""
-        wanted = [
-            s for s in self._engines.values() if s.program is not None and s.program.running and s.knobs.connector
-        ]
-        wait_until("engines registered", lambda: self.server.registered() >= len(wanted), 60)
+        """Waits until the server knows every running engine (after a restart of the server: within two heartbeats)
+        and, where one has just come back, has heard from it: one that was never heard from stays listed for an hour.
+        """
+        slots = [s for s in self._engines.values() if s.program is not None and s.program.running and s.knobs.connector]
+        if self.server.registered() < len(slots):
+            wait_until("engines registered", lambda: self.server.registered() >= len(slots), 60)
+            time.sleep(1.5 * max(slot.knobs.heartbeat for slot in slots))
 
     # --- ending
 
@@ -334,17 +286,9 @@ class RealStack:
         if self._server is None:
             self._server = CacheServer(f"http://127.0.0.1:{self._port()}")
             self.zmq_port = self._port()
-        odirect = _can_odirect(self.l2) if knobs.odirect is None else knobs.odirect
-        adapter = {"type": "fs", "base_path": str(self.l2), "relative_tmp_dir": knobs.temp_dir, "use_odirect": odirect}
-        argv = [self.environment.program("lmcache"), "server", "--host", "127.0.0.1", "--port", str(self.zmq_port)]
-        argv += ["--http-host", "127.0.0.1", "--http-port", self.server.url.rpartition(":")[2]]
-        argv += ["--chunk-size", str(knobs.chunk_size), "--l1-size-gb", str(knobs.l1_gb), "--l1-init-size-gb", "1"]
-        argv += ["--eviction-policy", "LRU", "--eviction-trigger-watermark", str(knobs.watermark)]
-        argv += ["--eviction-ratio", str(knobs.eviction_ratio), "--supported-transfer-mode", knobs.transfer_mode]
-        argv += ["--worker-reap-timeout-seconds", str(knobs.reap_timeout), "--l2-adapter", json.dumps(adapter)]
-        argv += ["--instance-id", knobs.instance_id] if knobs.instance_id else []
+        argv = server_command(self.environment.program("lmcache"), knobs, self.l2, self.zmq_port, self.server.port)
         self._server_starts += 1
-        self._server_program = self._spawn("server", self._server_starts, [*argv, *knobs.extra], {})
+        self._server_program = self._spawn("server", self._server_starts, argv, {})
 
     def _launch_engine(self, name: str, **changed: Any) -> None:
         slot = self._engines.get(name)
@@ -355,42 +299,12 @@ class RealStack:
         assert slot.program is None, f"{name} is running already"
         slot.knobs = knobs
         slot.client.served_name = knobs.served_name
-        model = knobs.model or self.environment.model
-        argv = [self.environment.program("vllm"), "serve", str(model), "--served-model-name", knobs.served_name]
-        argv += ["--host", "127.0.0.1", "--port", str(slot.port), "--dtype", knobs.dtype]
-        argv += [
-            "--max-model-len",
-            str(knobs.max_model_len),
-            "--max-num-seqs",
-            "8",
-            "--enforce-eager",
-            "--enable-prefix-caching",
-        ]
-        argv += ["--block-size", str(knobs.block_size), "--num-gpu-blocks-override", str(knobs.blocks)]
-        argv += ["--enable-prompt-tokens-details"]
-        if knobs.connector:
-            mode = self.server_knobs.transfer_mode
-            options = {
-                "lmcache.mp.host": "127.0.0.1",
-                "lmcache.mp.port": self.zmq_port,
-                "lmcache.mp.mp_transfer_mode": "engine_driven" if mode == "auto" else mode,
-                "lmcache.mp.heartbeat_interval": knobs.heartbeat,
-                "lmcache.mp.mq_timeout": knobs.mq_timeout,
-            }
-            connector = {
-                "kv_connector": "LMCacheMPConnector",
-                "kv_role": "kv_both",
-                "kv_connector_extra_config": options,
-            }
-            argv += ["--kv-transfer-config", json.dumps(connector)]
-        env = {
-            "VLLM_SERVER_DEV_MODE": "1" if knobs.dev_mode else "0",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_CACHE_ROOT": str(self.environment.cache / "vllm"),
-        }
+        knobs = replace(knobs, model=knobs.model or self.environment.model)
+        mode = self.server_knobs.transfer_mode
+        argv = engine_command(self.environment.program("vllm"), knobs, slot.port, self.zmq_port, mode)
+        env = engine_environment(knobs) | {"VLLM_CACHE_ROOT": str(self.environment.cache / "vllm")}
         slot.starts += 1
-        slot.program = self._spawn(name, slot.starts, [*argv, *knobs.extra], env)
+        slot.program = self._spawn(name, slot.starts, argv, env)
 
     def _await_server(self) -> None:
         self._await(self.server_program, lambda: self.server.answers("/healthcheck"), 60)
@@ -472,15 +386,3 @@ class RealStack:
                     self._ports.add(port)
                     return port
         raise StartError("no free port between 20000 and 32000")
-
-
-def _can_odirect(directory: Path) -> bool:
-    """Whether files in this directory can be opened with O_DIRECT (not on every overlay or tmpfs)."""
-    probe = directory / ".odirect-probe"
-    try:
-        os.close(os.open(probe, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600))
-    except OSError:
-        return False
-    finally:
-        probe.unlink(missing_ok=True)
-    return True
