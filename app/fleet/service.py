@@ -6,6 +6,7 @@ written in one. Other rooms use the targets, `find` and the hooks.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 
 from sqlalchemy import select
@@ -14,14 +15,18 @@ from app.audit.service import AuditService
 from app.clock import Clock
 from app.database import Database
 from app.errors import NotFound
-from app.fleet.addresses import Resolver, system_resolver
+from app.fleet import probes
+from app.fleet.addresses import Resolver, parse_address, system_resolver
 from app.fleet.context import TABLES, ChangeHook, FleetContext, ForgetHook, MovedHook, TargetKind
 from app.fleet.engines import Engines
 from app.fleet.live import LiveSource, NothingKnown
+from app.fleet.naming import check_headers, check_secret
 from app.fleet.schemas import (
     EngineCreate,
     EnginePatch,
     EngineView,
+    ProbeRequest,
+    ProbeView,
     ServerCreate,
     ServerPatch,
     ServerView,
@@ -157,6 +162,15 @@ class FleetService:
     def delete_store(self, store_id: int, *, actor: str) -> None:
         """Forgets it; no file is touched."""
         self._context.forget("store", store_id, actor=actor)
+
+    # probes
+
+    def probe(self, body: ProbeRequest) -> ProbeView:
+        """What answers at an address and what to enter instead. Network: call it in a worker thread. Saves nothing."""
+        context = self._context
+        address = parse_address(body.url, allow_link_local=context.settings.allow_link_local, resolve=context.resolve)
+        api_key, headers = check_secret("api_key", body.api_key), check_headers(body.headers)
+        return probes.judge(address, asyncio.run(probes.find(address, api_key=api_key, headers=headers)))
 
     # for other rooms
 

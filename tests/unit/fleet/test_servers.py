@@ -1,0 +1,187 @@
+"""Servers: saved whether they answer or not; views, paging, revisions, secrets, forgetting."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.errors import BadToken, Conflict, InvalidInput, NotFound
+from app.fleet.live import ServerLive
+from app.fleet.schemas import EngineCreate, L2View, ServerCreate, ServerPatch
+from app.fleet.tables import HealthChange, Server
+from tests.unit.fleet.support import Bench
+
+
+class TestCreate:
+    def test_an_unreachable_server_is_saved_and_shown_as_unknown(self, bench: Bench) -> None:
+        view = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080/"), actor="user:admin")
+        assert (view.name, view.url) == ("gpu-1", "http://gpu-1:8080")
+        assert view.health.state == "unknown"
+        assert view.health.reason == "not polled yet"
+        assert view.l1.used_bytes is None
+        assert view.hit_rate.state == "unknown"
+        assert view.scrape_age_seconds is None
+        assert bench.fleet.get_server(int(view.id)) == view
+
+    def test_names_default_to_the_host_then_host_and_port_then_a_number(self, bench: Bench) -> None:
+        urls = ["http://127.0.0.1:8080", "http://127.0.0.1:8081", "http://127.0.0.1:8081/b"]
+        names = [bench.fleet.create_server(ServerCreate(url=u), actor="a").name for u in urls]
+        assert names == ["127.0.0.1", "127.0.0.1:8081", "127.0.0.1-2"]
+
+    def test_the_api_key_goes_in_and_never_out(self, bench: Bench) -> None:
+        body = ServerCreate(url="http://gpu-1:8080", api_key="s3cret", headers={"X-Tenant": "t-secret"})
+        view = bench.fleet.create_server(body, actor="user:admin")
+        assert view.has_api_key
+        assert view.header_names == ["X-Tenant"]
+        assert "s3cret" not in view.model_dump_json() + str(bench.audited())
+        assert "t-secret" not in view.model_dump_json() + str(bench.audited())
+        target = bench.fleet.server_target(int(view.id))
+        assert (target.api_key, target.headers) == ("s3cret", {"X-Tenant": "t-secret"})
+        assert "s3cret" not in repr(target)
+
+    def test_duplicates_name_their_field(self, bench: Bench) -> None:
+        bench.fleet.create_server(ServerCreate(url="http://localhost:8080", name="One"), actor="a")
+        with pytest.raises(Conflict) as same_url:
+            bench.fleet.create_server(ServerCreate(url="http://127.0.0.1:8080/"), actor="a")
+        assert same_url.value.errors[0].field == "url"
+        assert "'One'" in same_url.value.detail
+        with pytest.raises(Conflict) as same_name:
+            bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080", name="one"), actor="a")
+        assert same_name.value.errors[0].field == "name"
+        assert bench.fleet.list_servers(page_size=10, page_token=None).items[0].name == "One"
+        assert len(bench.audited()) == 1
+
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [
+            ({"url": "http://evil.example"}, "url"),
+            ({"name": " \t "}, "name"),
+            ({"name": "a\u202eb"}, "name"),
+            ({"api_key": "two words"}, "api_key"),
+            ({"headers": {"Host": "other"}}, "headers.Host"),
+            ({"headers": {"X": "a\r\nY: b"}}, "headers.X"),
+            ({"labels": {"1bad": "x"}}, "labels"),
+            ({"labels": {"zone": "a\nb"}}, "labels.zone"),
+        ],
+    )
+    def test_bad_input_names_the_field_and_changes_nothing(
+        self, bench: Bench, change: dict[str, object], field: str
+    ) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            bench.fleet.create_server(ServerCreate.model_validate({"url": "http://gpu-1", **change}), actor="a")
+        assert caught.value.errors[0].field == field
+        assert bench.fleet.list_servers(page_size=10, page_token=None).items == []
+        assert bench.audited() == []
+
+    def test_hooks_hear_of_it_after_the_commit(self, bench: Bench) -> None:
+        heard: list[tuple[str, str]] = []
+        bench.fleet.on_change(lambda kind, ident: heard.append((kind, bench.fleet.get_server(ident).name)))
+        bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
+        assert heard == [("server", "gpu-1")]
+
+
+class TestPatch:
+    def test_changes_only_what_is_sent(self, bench: Bench) -> None:
+        made = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080", api_key="k", name="A"), actor="a")
+        view = bench.fleet.patch_server(int(made.id), ServerPatch(labels={"zone": "b"}), actor="a")
+        assert (view.name, view.labels, view.has_api_key, view.revision) == ("A", {"zone": "b"}, True, 2)
+        cleared = bench.fleet.patch_server(int(made.id), ServerPatch.model_validate({"api_key": None}), actor="a")
+        assert not cleared.has_api_key
+        with pytest.raises(InvalidInput, match="cannot be null"):
+            bench.fleet.patch_server(int(made.id), ServerPatch.model_validate({"name": None}), actor="a")
+
+    def test_if_match_refuses_what_somebody_else_changed(self, bench: Bench) -> None:
+        made = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
+        bench.fleet.patch_server(int(made.id), ServerPatch(name="B"), actor="a", if_match='"1"')
+        with pytest.raises(Conflict, match="revision 2"):
+            bench.fleet.patch_server(int(made.id), ServerPatch(name="C"), actor="a", if_match='"1"')
+        assert bench.fleet.patch_server(int(made.id), ServerPatch(name="D"), actor="a", if_match="*").name == "D"
+
+    def test_a_new_address_makes_the_state_unknown(self, bench: Bench) -> None:
+        made = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
+        moved: list[int] = []
+        bench.fleet.on_moved(lambda session, kind, ident: moved.append(ident))
+        with bench.db.write() as session:
+            row = session.get_one(Server, int(made.id))
+            row.health_state, row.health_reason, row.candidate_state = "healthy", "fine", "degraded"
+        bench.clock.now += 50
+        view = bench.fleet.patch_server(int(made.id), ServerPatch(url="http://gpu-1:9090"), actor="user:root")
+        assert (view.health.state, view.url) == ("unknown", "http://gpu-1:9090")
+        assert moved == [int(made.id)]
+        with bench.db.read() as session:
+            change = session.scalars(select(HealthChange)).one()
+            assert (change.old_state, change.new_state, change.by) == ("healthy", "unknown", "user:root")
+            assert session.get_one(Server, int(made.id)).candidate_state is None
+
+    def test_taken_names_and_addresses(self, bench: Bench) -> None:
+        bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080", name="A"), actor="a")
+        other = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8081", name="B"), actor="a")
+        with pytest.raises(Conflict):
+            bench.fleet.patch_server(int(other.id), ServerPatch(name="a"), actor="a")
+        with pytest.raises(Conflict):
+            bench.fleet.patch_server(int(other.id), ServerPatch(url="http://gpu-1:8080/"), actor="a")
+        assert bench.fleet.get_server(int(other.id)).name == "B"
+
+
+class TestForget:
+    def test_engines_stay_without_a_server_and_the_id_is_never_used_again(self, bench: Bench) -> None:
+        server = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
+        engine = bench.fleet.create_engine(EngineCreate(url="http://gpu-1:8000", server_id=server.id), actor="a")
+        assert bench.fleet.get_server(int(server.id)).engine_ids == [engine.id]
+        bench.fleet.delete_server(int(server.id), actor="a")
+        with pytest.raises(NotFound):
+            bench.fleet.get_server(int(server.id))
+        left = bench.fleet.get_engine(int(engine.id))
+        assert (left.server_id, left.server_link) == (None, "none")
+        again = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
+        assert again.id != server.id
+
+    def test_a_hook_can_refuse(self, bench: Bench) -> None:
+        server = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
+
+        def refuse(session: Session, kind: str, ident: int) -> None:
+            raise Conflict("an acceptance run is active on it")
+
+        bench.fleet.on_forget(refuse)
+        with pytest.raises(Conflict, match="acceptance"):
+            bench.fleet.delete_server(int(server.id), actor="a")
+        assert bench.fleet.get_server(int(server.id)).id == server.id
+
+
+class TestViews:
+    def test_join_the_last_reading_with_its_age(self, bench: Bench) -> None:
+        made = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
+        bench.fleet.mark_data_path_proven(int(made.id), bench.clock.now - 100)
+        bench.fleet.mark_data_path_proven(int(made.id), bench.clock.now - 200)
+        l2 = L2View(adapter="fs", base_path="/srv/kv", usage_bytes=None, max_capacity_bytes=None, evicts=False, store_id=None)
+        bench.live.servers[int(made.id)] = ServerLive(
+            polled_at=bench.clock.now - 1, scraped_at=bench.clock.now - 12.5, http_up=True, version="0.5.6", l2=(l2,)
+        )
+        view = bench.fleet.get_server(int(made.id))
+        assert view.scrape_age_seconds == 12.5
+        assert view.version == "0.5.6"
+        assert view.health.http_up is True
+        assert view.health.data_path_proven_at == "2026-11-30T00:51:40.000Z"
+        assert view.l2[0].store_id is None
+
+    def test_pages_by_name_with_filters(self, bench: Bench) -> None:
+        for n in range(5):
+            bench.fleet.create_server(ServerCreate(url=f"http://gpu-{n}:8080", name=f"n{n}_%"), actor="a")
+        first = bench.fleet.list_servers(page_size=2, page_token=None)
+        second = bench.fleet.list_servers(page_size=2, page_token=first.next_page_token)
+        third = bench.fleet.list_servers(page_size=2, page_token=second.next_page_token)
+        assert [s.name for p in (first, second, third) for s in p.items] == [f"n{n}_%" for n in range(5)]
+        assert third.next_page_token is None
+        assert [s.name for s in bench.fleet.list_servers(page_size=9, page_token=None, q="3_%").items] == ["n3_%"]
+        assert bench.fleet.list_servers(page_size=9, page_token=None, q="%%").items == []
+        assert bench.fleet.list_servers(page_size=9, page_token=None, health="healthy").items == []
+        with pytest.raises(BadToken):
+            bench.fleet.list_servers(page_size=2, page_token=first.next_page_token, q="n")
+
+    def test_found_by_name_or_id(self, bench: Bench) -> None:
+        made = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080", name="front"), actor="a")
+        assert bench.fleet.find("server", "front") == bench.fleet.find("server", made.id) == int(made.id)
+        for missing in ("back", "99", "-1", "../etc"):
+            with pytest.raises(NotFound):
+                bench.fleet.find("server", missing)
