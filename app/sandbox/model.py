@@ -110,7 +110,7 @@ class Model:
         self._bias = [_WORD_BIAS if tokenizer.is_word(i) else 0.0 for i in range(size)]
         for special in range(6):
             self._bias[special] = -6.0
-        self._bias[tokenizer.EOS] = -1.0
+        self._bias[tokenizer.EOS] = 2.0
 
     def state(self, blocks: Sequence[Block], layout: KVLayout) -> Vector:
         """What the next block sees of the blocks before it: 8 numbers in -1..1, or NaN."""

@@ -77,10 +77,10 @@ class Driver:
     salt: str = "t-1"
     log: list[str] = field(default_factory=list)
 
-    def ask(self, length: int = 300, seed: int = 5, engine: int = 0, **more: Any) -> Answer:
+    def ask(self, length: int = 300, which: int = 5, engine: int = 0, **more: Any) -> Answer:
         body = {
             "model": self.sandbox.control.engine(engine).spec.served_model_name,
-            "prompt": prompt(length, seed),
+            "prompt": prompt(length, which),
             "max_tokens": 4,
             "temperature": 0,
             "logprobs": 5,
@@ -102,7 +102,7 @@ class Driver:
         salt = self.salt if salt is None else salt
         return sorted(self.sandbox.store_path.glob(f"*@{salt}.data"), key=lambda p: p.name)
 
-    def chunk_file(self, index: int, length: int = 300, seed: int = 5) -> Path:
+    def chunk_file(self, index: int, length: int = 300, which: int = 5) -> Path:
         """The file of chunk `index` of `ask`'s prompt."""
         from app.sandbox.tiers import chunk_hashes
 
@@ -112,7 +112,7 @@ class Driver:
             engine.spec.model_path,
             engine.spec.layout.kv_ranks()[0],
             0,
-            chunk_hashes(prompt(length, seed), size)[index],
+            chunk_hashes(prompt(length, which), size)[index],
             self.salt,
         )
         return self.sandbox.store_path / key.file_name()

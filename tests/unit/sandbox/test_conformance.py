@@ -85,7 +85,7 @@ def test_status_after_traffic_and_busy(used: Driver) -> None:
 
 
 def test_status_of_a_busy_server_without_engines(used: Driver) -> None:
-    used.ask(500, seed=9, cache_salt=None)
+    used.ask(500, 9, cache_salt=None)
     used.sandbox.control.server().contexts.clear()
     answer = get(used, "/status").json()
     assert shape(answer) == shape(captured("server-busy/status.json"))
