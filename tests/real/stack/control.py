@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,9 @@ from tests.real.stack.commands import (
     server_command,
 )
 from tests.real.stack.processes import Watchdog, end_group
+
+# A test must not depend on what a shell has set for one of these.
+STRIPPED = ("LMCACHE", "VLLM", "PYTHON", "PROMETHEUS", "TORCH", "TIERKEEPER")
 
 
 class StartError(RuntimeError):
@@ -93,6 +96,7 @@ class RealStack:
         self._server_starts = 0
         self._engines: dict[str, _Slot] = {}
         self._ports: set[int] = set()
+        self._others: list[Program] = []
 
     # --- coming and going
 
@@ -112,6 +116,8 @@ class RealStack:
         """Ends everything, engines first. May be called twice."""
         if self._watchdog is None:
             return
+        for program in reversed(self._others):
+            self.end_program(program)
         for name in list(self._engines):
             self.stop_engine(name)
             self._engines[name].client.close()
@@ -177,6 +183,11 @@ class RealStack:
             seconds,
             every=0.02,
         )
+
+    @staticmethod
+    def clean_environment() -> dict[str, str]:
+        """The caller's environment without what would configure one of the programs."""
+        return {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
 
     # --- starting
 
@@ -248,7 +259,23 @@ class RealStack:
             wait_until("engines registered", lambda: self.server.registered() >= len(slots), 60)
             time.sleep(1.5 * max(slot.knobs.heartbeat for slot in slots))
 
+    def start_program(
+        self, name: str, argv: list[str], env: dict[str, str], ready: Callable[[], object], seconds: float = 60
+    ) -> Program:
+        """Any other program that belongs to the test, such as the panel: watched, logged and ended like the rest."""
+        start = 1 + sum(program.name == name for program in self._others)
+        program = self._spawn(name, start, argv, env)
+        self._others.append(program)
+        self._await(program, ready, seconds)
+        return program
+
     # --- ending
+
+    def stop(self) -> None:
+        """Server and engines down; ports and clients stay for the next start."""
+        for name in self._engines:
+            self.stop_engine(name)
+        self.stop_server()
 
     def stop_engine(self, name: str = "engine", *, hard: bool = False) -> None:
         slot = self._engines[name]
@@ -260,6 +287,10 @@ class RealStack:
         if self._server_program is not None:
             self._end(self._server_program, hard)
             self._server_program = None
+
+    def end_program(self, program: Program, *, hard: bool = False) -> None:
+        """Ends a program that start_program started."""
+        self._end(program, hard)
 
     @contextlib.contextmanager
     def frozen(self, program: Program) -> Iterator[None]:
@@ -284,8 +315,8 @@ class RealStack:
         if knobs.l2_path is not None:
             self.l2 = knobs.l2_path
         if self._server is None:
-            self._server = CacheServer(f"http://127.0.0.1:{self._port()}")
-            self.zmq_port = self._port()
+            self._server = CacheServer(f"http://127.0.0.1:{self.free_port()}")
+            self.zmq_port = self.free_port()
         argv = server_command(self.environment.program("lmcache"), knobs, self.l2, self.zmq_port, self.server.port)
         self._server_starts += 1
         self._server_program = self._spawn("server", self._server_starts, argv, {})
@@ -294,7 +325,7 @@ class RealStack:
         slot = self._engines.get(name)
         knobs = replace(slot.knobs if slot else EngineKnobs(), **changed)
         if slot is None:
-            port = self._port()
+            port = self.free_port()
             slot = self._engines[name] = _Slot(port, knobs, Engine(f"http://127.0.0.1:{port}", knobs.served_name))
         assert slot.program is None, f"{name} is running already"
         slot.knobs = knobs
@@ -339,14 +370,7 @@ class RealStack:
 
     def _spawn(self, name: str, start: int, argv: list[str], env: dict[str, str]) -> Program:
         log = self.directory / f"{name}-{start}.log"
-        # Of the caller's environment only what a program needs to run: a test must not depend on the LMCACHE_ or
-        # VLLM_ settings of a shell.
-        whole = {
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith(("LMCACHE", "VLLM", "PYTHON", "PROMETHEUS", "TORCH"))
-        }
-        whole |= {"TMPDIR": str(self.directory)} | QUIET | env
+        whole = self.clean_environment() | {"TMPDIR": str(self.directory)} | QUIET | env
         with log.open("wb") as out:
             process = subprocess.Popen(
                 argv,
@@ -361,7 +385,7 @@ class RealStack:
         self._watchdog.watch(process.pid)
         return Program(name, argv, env, log, process, time.monotonic())
 
-    def _await(self, program: Program, ready: Any, seconds: float) -> None:
+    def _await(self, program: Program, ready: Callable[[], object], seconds: float) -> None:
         while not ready():
             waited = time.monotonic() - program.started
             if not program.running or waited > seconds:
@@ -375,7 +399,7 @@ class RealStack:
             time.sleep(0.1)
         program.ready_seconds = time.monotonic() - program.started
 
-    def _port(self) -> int:
+    def free_port(self) -> int:
         """A free port below the range the kernel gives to outgoing connections, so that none of those takes it
         meanwhile.
         """
