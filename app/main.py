@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
@@ -19,7 +18,7 @@ from app.services import Services
 from app.settings import Settings
 from app.web.middleware import Idempotency, RequestContext, RequestLimits, SameOrigin, SecurityHeaders
 from app.web.routers import install_pages
-from app.wiring import build_services, start_background, stop_background
+from app.wiring import Background, build_services
 
 log = structlog.get_logger()
 
@@ -48,16 +47,15 @@ def create_app(
             made_password = services.auth.ensure_admin()
             app.state.services = services
             app.state.metrics = metrics.PanelMetrics(services)
-            stop_polling = asyncio.Event()
-            poller = await start_background(services, stop_polling)
+            background = Background(services)
+            await background.start()
             services.scheduling.every(10.0, "metrics", app.state.metrics.refresh)
             if on_ready is not None:
                 on_ready(services, made_password)
             try:
                 yield
             finally:
-                stop_polling.set()
-                await stop_background(services, poller)
+                await background.stop()
         finally:
             lock.release()
 
