@@ -201,7 +201,7 @@ def normalise_kv_cache_dtype(value: str | None) -> str | None:
 def join_dtypes(dtypes: Iterable[str | None]) -> str | None:
     """Several dtypes as one text, sorted and joined with ``+``; unknown if any is unknown or there is none."""
     names = [normalise_dtype(name) for name in dtypes]
-    known = {name for name in names if name}
+    known = {part for name in names if name for part in name.split("+")}
     return "+".join(sorted(known)) if known and None not in names else None
 
 
