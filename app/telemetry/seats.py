@@ -72,13 +72,16 @@ class Seats:
         return changed
 
     def take_over(self, own: set[Key], now: float, recent_seconds: float) -> set[Key]:
-        """Goes on from what another process stored; returns the targets that another one polls right now."""
+        """For targets this poller has not polled before: goes on from what is stored; returns those that another
+        process polled within `recent_seconds`."""
         shared: set[Key] = set()
         for key, row in self._stored(self.all).items():
             seat = self.all[key]
-            if seat.memory is not None and row.polled_at != seat.memory.polled_at:
+            if key in own or seat.memory is None:
+                continue
+            if row.polled_at != seat.memory.polled_at:
                 seat.memory, seat.reading = _memory_of(key, row), None
-            if key not in own and 0 <= now - row.polled_at < recent_seconds:
+            if 0 <= now - row.polled_at < recent_seconds:
                 shared.add(key)
         return shared
 

@@ -48,7 +48,7 @@ class Observation(Base):
     engine_starts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     # Engine ids in lmcache_mp_l0_l1_store_throughput_GB_per_second_count, sorted; null when the metrics were not read
     # (an empty list means that they were, and name no engine).
-    engine_ids: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=list)
+    engine_ids: Mapped[list[str] | None] = mapped_column(JSON, default=list)
     # Store controller pending + in flight == 0 at the row's FIRST poll; null when the server does not say. A queue that
     # drains later in the span begins a new row (RULES.md C2: a layout ends at the first poll without it that is
     # drained); one that fills again does not, since what it then holds is of the layouts of this row.
