@@ -1,172 +1,111 @@
 """The cleanup service: what routes, pages, commands and the scheduler call.
 
 All methods are synchronous and hold no session while a disk or a server is touched. Mutating methods take the actor
-and write the audit trail in the same unit of work. Long work is a row (plan, cleanup, quarantine) run by WorkRunner.
+and write the audit trail in the same unit of work. Long work is a row run by WorkRunner: kinds `plan`, `cleanup` and
+`quarantine` (restore and purge).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import asyncio
 
-from app.cleanup.schemas import (
-    EpisodeView,
-    FilterPlanInput,
-    ItemView,
-    PlanView,
-    PolicyInput,
-    PolicyPatch,
-    PolicyView,
-    PresetView,
-    QuarantineJobView,
-    QuarantineView,
-    RunView,
-    SelectionInput,
-)
-from app.scheduling.schemas import Page
-from app.scheduling.service import StartedWork
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.audit.service import AuditService
+from app.cleanup.adapters import RecordsInventory, serving_of
+from app.cleanup.clients import HttpTierCalls
+from app.cleanup.execution import RunExecutor
+from app.cleanup.jobs import JobRunner
+from app.cleanup.planning import PlanMaker
+from app.cleanup.ports import Inventory
+from app.cleanup.recovery import Recovery
+from app.cleanup.service_plans import PlanMethods
+from app.cleanup.service_policies import PolicyMethods
+from app.cleanup.service_quarantine import QuarantineMethods
+from app.cleanup.service_runs import RunMethods
+from app.cleanup.tables import CleanupRun, Plan, QuarantineJob
+from app.cleanup.tiers import Sleep, TierCalls
+from app.clock import Clock
+from app.database import Database
+from app.errors import Conflict
+from app.fleet.service import FleetService
+from app.records.service import RecordsService
+from app.scheduling.runner import WorkKind, WorkRunner
+from app.scheduling.service import SchedulingService
+from app.scheduling.work import ACTIVE_STATES
 
 
-class CleanupService:
-    """Policies, plans, runs, quarantine."""
+class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
+    """Policies, plans, runs, quarantine.
 
-    # policies
+    `inventory` and `calls` replace the records room and the servers in tests.
+    """
 
-    def list_policies(self, *, page_size: int, page_token: str | None, store_id: int | None = None) -> Page[PolicyView]:
-        """Oldest first."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        *,
+        db: Database,
+        clock: Clock,
+        runner: WorkRunner,
+        audit: AuditService,
+        fleet: FleetService,
+        scheduling: SchedulingService,
+        records: RecordsService | None = None,
+        inventory: Inventory | None = None,
+        calls: TierCalls | None = None,
+        sleep: Sleep = asyncio.sleep,
+        batch: int | None = None,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._runner = runner
+        self._audit = audit
+        self._fleet = fleet
+        self._scheduling = scheduling
+        if inventory is None:
+            if records is None:
+                raise TypeError("give records or inventory")
+            inventory = RecordsInventory(db=db, clock=clock, records=records, runner=runner)
+        self._inventory = inventory
+        owner = runner.owner
+        self._recovery = Recovery(db=db, clock=clock, fleet=fleet, inventory=inventory, owner=owner)
+        self._plans = PlanMaker(
+            db=db, clock=clock, inventory=inventory, fleet=fleet, serving=lambda store_id: serving_of(fleet, store_id)
+        )
+        runs = RunExecutor(
+            db=db,
+            clock=clock,
+            inventory=inventory,
+            fleet=fleet,
+            audit=audit,
+            plans=self._plans,
+            recovery=self._recovery,
+            calls=calls or HttpTierCalls(),
+            owner=owner,
+            sleep=sleep,
+            batch=batch,
+        )
+        jobs = JobRunner(
+            db=db,
+            clock=clock,
+            inventory=inventory,
+            fleet=fleet,
+            audit=audit,
+            recovery=self._recovery,
+            owner=owner,
+        )
+        runner.register(WorkKind("plan", Plan, self._make_plan))
+        runner.register(WorkKind("cleanup", CleanupRun, runs.execute, self._recovery.recover_run))
+        runner.register(WorkKind("quarantine", QuarantineJob, jobs.execute, jobs.recover))
+        fleet.on_forget(self._forbid_forgetting)
 
-    def get_policy(self, policy_id: int) -> PolicyView:
-        """Raises NotFound."""
-        raise NotImplementedError
-
-    def create_policy(self, body: PolicyInput, *, actor: str) -> PolicyView:
-        """Raises InvalidInput (each field named) or Conflict (name taken)."""
-        raise NotImplementedError
-
-    def patch_policy(self, policy_id: int, body: PolicyPatch, *, actor: str) -> PolicyView:
-        """Raises NotFound, InvalidInput, Conflict. Plans made before keep what they froze."""
-        raise NotImplementedError
-
-    def delete_policy(self, policy_id: int, *, actor: str) -> None:
-        """Forgets the policy; its plans, runs and quarantine stay."""
-        raise NotImplementedError
-
-    def presets(self) -> list[PresetView]:
-        """ "keep it safe", "keep it under 85 %", "two weeks unused"."""
-        raise NotImplementedError
-
-    # plans
-
-    def start_policy_plan(self, policy_id: int, *, actor: str) -> PlanView:
-        """Queues a dry run of a policy. Raises NotFound."""
-        raise NotImplementedError
-
-    def start_filter_plan(self, store_id: int, body: FilterPlanInput, *, actor: str) -> PlanView:
-        """Queues a plan of all records of a store that match a filter. Raises NotFound, InvalidInput."""
-        raise NotImplementedError
-
-    def get_plan(self, plan_id: int) -> PlanView:
-        """Raises NotFound."""
-        raise NotImplementedError
-
-    def list_plans(
-        self, *, page_size: int, page_token: str | None, store_id: int | None = None, policy_id: int | None = None
-    ) -> Page[PlanView]:
-        """Newest first."""
-        raise NotImplementedError
-
-    def plan_records(
-        self, plan_id: int, *, page_size: int, page_token: str | None, reason: str | None = None
-    ) -> Page[ItemView]:
-        """In the order in which they would go."""
-        raise NotImplementedError
-
-    def cancel_plan(self, plan_id: int, *, actor: str) -> PlanView:
-        raise NotImplementedError
-
-    # runs
-
-    def start_run(self, plan_id: int, *, actor: str) -> RunView:
-        """Queues a plan's run. Raises NotFound; Conflict when the plan has expired, has run, or is not ready, or while
-        another run of the store is active."""
-        raise NotImplementedError
-
-    def start_policy_run(self, policy_id: int, *, actor: str, trigger: str = "hand") -> RunView:
-        """Queues a run that plans for itself (scanning first where the inventory is old). NotFound, Conflict."""
-        raise NotImplementedError
-
-    def get_run(self, run_id: int) -> RunView:
-        """Raises NotFound."""
-        raise NotImplementedError
-
-    def list_runs(
-        self, *, page_size: int, page_token: str | None, store_id: int | None = None, policy_id: int | None = None
-    ) -> Page[RunView]:
-        """Newest first."""
-        raise NotImplementedError
-
-    def run_records(
-        self, run_id: int, *, page_size: int, page_token: str | None, state: str | None = None
-    ) -> Page[ItemView]:
-        """What became of each record; `state` filters."""
-        raise NotImplementedError
-
-    def export_run_records(self, run_id: int) -> Iterator[ItemView]:
-        """All of them, streamed. Raises NotFound at once."""
-        raise NotImplementedError
-
-    def cancel_run(self, run_id: int, *, actor: str) -> RunView:
-        """Stops between two records; what is in quarantine stays there."""
-        raise NotImplementedError
-
-    # quarantine
-
-    def restore(self, run_id: int, body: SelectionInput | None, *, actor: str) -> QuarantineJobView:
-        """Puts records back, never over an existing name, and holds them. Small ones are done on return."""
-        raise NotImplementedError
-
-    def purge(self, run_id: int, body: SelectionInput | None, *, actor: str) -> QuarantineJobView:
-        """Deletes quarantined records for good. Small ones are done on return."""
-        raise NotImplementedError
-
-    def get_quarantine_job(self, job_id: int) -> QuarantineJobView:
-        raise NotImplementedError
-
-    def list_quarantine_jobs(
-        self, *, page_size: int, page_token: str | None, run_id: int | None = None
-    ) -> Page[QuarantineJobView]:
-        raise NotImplementedError
-
-    def cancel_quarantine_job(self, job_id: int, *, actor: str) -> QuarantineJobView:
-        raise NotImplementedError
-
-    def quarantine(self, store_id: int, *, page_size: int, page_token: str | None) -> QuarantineView:
-        """What waits on the store's disk, also of runs that this panel does not know. Raises NotFound, StoreError."""
-        raise NotImplementedError
-
-    def adopt_quarantine(self, store_id: int, folder: str, *, actor: str) -> RunView:
-        """Makes a run of a folder whose manifest another panel wrote, so that it can be restored or purged."""
-        raise NotImplementedError
-
-    def purge_expired(self, now: float) -> int:
-        """Purges what has waited for its policy's `quarantine_for`; returns how many jobs ended. For the scheduler."""
-        raise NotImplementedError
-
-    def episodes(self, store_id: int | None = None, *, open_only: bool = True) -> list[EpisodeView]:
-        """Caches that may still hold wrong records, oldest first."""
-        raise NotImplementedError
-
-    # for the scheduler
-
-    def fire(self, policy_id: int, options: Mapping[str, Any], actor: str) -> StartedWork | None:
-        """One firing of a policy's schedule; None in a blackout window or when the policy is disabled."""
-        raise NotImplementedError
-
-    def check_schedule(self, policy_id: int, options: Mapping[str, Any]) -> None:
-        """Raises NotFound when there is no such policy."""
-        raise NotImplementedError
-
-    def on_layout_change(self, store_id: int) -> list[StartedWork]:
-        """Starts the enabled `@layout-change` policies of a store; ones that cannot start now are left to the next."""
-        raise NotImplementedError
+    def _forbid_forgetting(self, session: Session, kind: str, target_id: int) -> None:
+        """A store whose files are being moved cannot be forgotten."""
+        if kind != "store":
+            return
+        active = session.scalar(
+            select(CleanupRun.id).where(CleanupRun.store_id == target_id, CleanupRun.state.in_(ACTIVE_STATES))
+        )
+        if active is not None:
+            raise Conflict(f"cleanup run {active} works on this store; cancel it or wait for it")

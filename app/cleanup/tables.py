@@ -25,6 +25,8 @@ class Policy(Base):
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
     removal: Mapped[str] = mapped_column(default="quarantine")  # quarantine | delete
     quarantine_for: Mapped[str | None] = mapped_column(default=None)  # as written, such as 7d; null = until purged
+    # A layout changed while the policy could not start (another run, a blackout): it starts as soon as it can.
+    pending_trigger: Mapped[str | None] = mapped_column(default=None)
     created_at: Mapped[float]
     updated_at: Mapped[float]
 

@@ -1,0 +1,172 @@
+"""`Inventory` over RecordsService, and what telemetry knows of the servers of a store."""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+
+from app.cleanup.disk import signed
+from app.cleanup.planning import Serving
+from app.cleanup.ports import CANARY, RESTORED, Candidate, Fact, Selection, StoreTotals
+from app.clock import Clock, parse_iso
+from app.database import Database
+from app.errors import Conflict, StoreError, TierkeeperError
+from app.fleet.service import FleetService
+from app.records.facts import FileFact, SelectedRecord
+from app.records.filters import RecordFilter
+from app.records.service import RecordsService
+from app.records.tables import RecordHold, Scan
+from app.scheduling.runner import WorkRunner
+from app.scheduling.work import ACTIVE_STATES, SUCCEEDED
+
+_WAIT_SECONDS = 0.1
+_REGULAR = stat.S_IFREG | 0o600
+
+
+class RecordsInventory:
+    """The inventory that cleanup works on."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        clock: Clock,
+        records: RecordsService,
+        runner: WorkRunner,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._records = records
+        self._runner = runner
+        self._wait = wait
+
+    def totals(self, store_id: int) -> StoreTotals:
+        """Totals of the last scan."""
+        scanned_at = self._records.scanned_at(store_id)
+        if scanned_at is None:
+            return StoreTotals(0, 0, None)
+        summary = self._records.summary(store_id)
+        return StoreTotals(summary.records or 0, summary.bytes or 0, scanned_at)
+
+    def select(self, store_id: int, selection: Selection) -> Iterator[Candidate]:
+        """Streams candidates."""
+        held = self.held(store_id)
+        for where in self._filters(selection):
+            for record in self._records.select_records(store_id, where, lru=selection.least_recent_first):
+                yield _candidate(record, held)
+
+    def _filters(self, selection: Selection) -> list[RecordFilter]:
+        if selection.filters is not None:
+            return [RecordFilter.from_query(selection.filters)]
+        if selection.classes is not None:
+            return [
+                RecordFilter(classes=frozenset({cls}), reasons=reasons or frozenset())
+                for cls, reasons in selection.classes.items()
+            ]
+        if selection.unused_since_ns is None:
+            return [RecordFilter()]
+        # Whether a record is old enough is decided by the planner; this only leaves out what clearly is not.
+        age = max(self._clock() - selection.unused_since_ns / 1e9 - 1.0, 0.0)
+        return [RecordFilter(older_than=age) if selection.by_age else RecordFilter(unused_for=age)]
+
+    def classify_now(self, store_id: int, facts: Sequence[Fact]) -> list[tuple[str, str | None]]:
+        """Class and reason as of now."""
+        judged = self._records.classify_now(store_id, [FileFact(*fact, 1, _REGULAR) for fact in facts])
+        return [(j.cls, j.reason) for j in judged]
+
+    def held(self, store_id: int) -> Mapping[bytes, str]:
+        """Names on hold: canaries by the reason they were held for, all others as restored."""
+        names = self._records.held_names(store_id)
+        if not names:
+            return {}
+        query = select(RecordHold.name, RecordHold.reason).where(RecordHold.store_id == store_id)
+        with self._db.read() as session:
+            reasons: dict[bytes, str] = dict(session.execute(query).tuples())
+        return {n: CANARY if reasons.get(n, "").lower().startswith("canar") else RESTORED for n in names}
+
+    def refresh(self, store_id: int, check_cancel: Callable[[], None]) -> None:
+        """Scans in this thread, or waits for the scan that is under way."""
+        scan_id = self._start_scan(store_id)
+        # The pool may be full of runs that wait for their scans: whoever claims the row first runs it.
+        self._runner.run_here("scan", scan_id)
+        while (state := self._runner.state_of("scan", scan_id)) in ACTIVE_STATES:
+            check_cancel()
+            self._wait(_WAIT_SECONDS)
+        if state != SUCCEEDED:
+            with self._db.read() as session:
+                error = session.scalar(select(Scan.error).where(Scan.id == scan_id))
+            raise StoreError(f"the scan before the cleanup ended {state}: {error or 'no reason given'}")
+
+    def _start_scan(self, store_id: int) -> int:
+        try:
+            return int(self._records.start_scan(store_id, actor="cleanup").id)
+        except Conflict:
+            query = select(Scan.id).where(Scan.store_id == store_id, Scan.state.in_(ACTIVE_STATES))
+            with self._db.read() as session:
+                active = session.scalar(query.order_by(Scan.id.desc()).limit(1))
+            if active is None:
+                return int(self._records.start_scan(store_id, actor="cleanup").id)
+            return active
+
+    def check_filter(self, filters: Mapping[str, Any]) -> dict[str, Any]:
+        """The filter as given. Raises InvalidInput naming ``filter.<field>``."""
+        RecordFilter.from_query(filters, prefix="filter.")
+        return dict(filters)
+
+    def removed(self, store_id: int, names: Sequence[bytes], run_id: int) -> None:
+        """These left the store through us."""
+        self._records.records_removed(store_id, names)
+
+    def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:
+        """These are back, and held."""
+        self._records.records_restored(store_id, facts, reason=f"restored from cleanup run {run_id}", actor=actor)
+
+    def cleared(self, store_id: int, model_name: str, at: float, run_id: int) -> None:
+        """All tiers were clean of wrong records of this (encoded) model."""
+        self._records.mark_cleared(store_id, model_name, None, at)
+
+
+def _candidate(record: SelectedRecord, held: Mapping[bytes, str]) -> Candidate:
+    fact = record.fact
+    return Candidate(
+        fact.name,
+        fact.size,
+        fact.mtime_ns,
+        fact.ctime_ns,
+        fact.atime_ns,
+        signed(fact.inode),
+        fact.device,
+        record.cls,
+        record.reason,
+        record.id,
+        record.key.model_name if record.key is not None else None,
+        held.get(fact.name) if held else None,
+    )
+
+
+def serving_of(fleet: FleetService, store_id: int) -> Serving:
+    """Models that the servers of a store list now and listed before, and whether its adapter evicts by itself."""
+    now: set[str] = set()
+    last: dict[str, float] = {}
+    known = False
+    evicts: bool | None = None
+    for server_id in fleet.store_target(store_id).server_ids:
+        try:
+            server = fleet.get_server(server_id)
+        except TierkeeperError:
+            continue
+        known = known or server.health.http_up is True
+        for layout in server.layouts:
+            if layout.live:
+                now.add(layout.model_name)
+            if layout.last_seen is not None:
+                last[layout.model_name] = max(last.get(layout.model_name, 0.0), parse_iso(layout.last_seen))
+        for adapter in server.l2:
+            if adapter.store_id == str(store_id) and adapter.evicts is not None:
+                evicts = bool(evicts) or adapter.evicts
+    return Serving(frozenset(now) if known else None, last, evicts)

@@ -1,0 +1,165 @@
+"""Making a run of a quarantine folder that this panel's database does not know, by its manifest (R3)."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from app.audit.service import AuditService
+from app.cleanup.disk import StoreRoot, signed
+from app.cleanup.journal import recount
+from app.cleanup.lock import StoreLock
+from app.cleanup.quarantine import folder_path, list_folders, read_manifest
+from app.cleanup.removal import look
+from app.cleanup.tables import CleanupRun, Plan, PlanItem
+from app.clock import Clock, parse_iso
+from app.database import Database
+from app.errors import Conflict, NotFound
+from app.fleet.targets import StoreTarget
+from app.scheduling.work import SUCCEEDED
+
+_ROWS = 5000
+
+
+def adopt(
+    db: Database,
+    clock: Clock,
+    audit: AuditService,
+    store: StoreTarget,
+    folder: str,
+    *,
+    owner: str,
+    actor: str,
+) -> int:
+    """The id of the new run. Only files that are what the manifest says are taken over.
+
+    Raises NotFound, StoreError, Conflict.
+    """
+    with db.read() as session:
+        known = session.scalar(select(CleanupRun.id).where(CleanupRun.folder == folder))
+    if known is not None:
+        raise Conflict(f"{folder} is of cleanup run {known}, which this panel knows")
+    with (
+        StoreRoot(store.path) as root,
+        StoreLock(root, owner=owner, work=f"taking over {folder}", clock=clock),
+    ):
+        folders = [f for f in list_folders(root) if f == folder or re.fullmatch(re.escape(folder) + r"\.\d{1,3}", f)]
+        if folder not in folders:
+            raise NotFound(f"the quarantine of {store.name} has no folder {folder[:200]!r}")
+        header, _ = read_manifest(root, folder_path(folder))
+        run_id, plan_id = _rows(db, clock, audit, store, folder, header, actor)
+        items = _items(root, folders, plan_id, clock())
+        while batch := list(islice(items, _ROWS)):
+            with db.write() as session:
+                session.execute(insert(PlanItem), batch)
+        tally = recount(db, run_id, plan_id)
+        with db.write() as session:
+            plan = session.get(Plan, plan_id)
+            if plan is not None:
+                plan.records, plan.bytes = tally.removed_records, tally.removed_bytes
+    return run_id
+
+
+def _rows(
+    db: Database,
+    clock: Clock,
+    audit: AuditService,
+    store: StoreTarget,
+    folder: str,
+    header: dict[str, Any],
+    actor: str,
+) -> tuple[int, int]:
+    now = clock()
+    started = _moment(header.get("started_at")) or now
+    policy = header.get("policy")
+    work = {
+        "state": SUCCEEDED,
+        "created_at": started,
+        "started_at": started,
+        "finished_at": now,
+        "requested_by": actor,
+    }
+    with db.write() as session:
+        plan = Plan(
+            store_id=store.id,
+            policy_name=policy[:120] if isinstance(policy, str) else None,
+            origin="quarantine",
+            body={"filter": {}},
+            removal="quarantine",
+            **work,
+        )
+        session.add(plan)
+        session.flush()
+        run = CleanupRun(
+            store_id=store.id,
+            policy_name=plan.policy_name,
+            plan_id=plan.id,
+            folder=folder,
+            verdict="succeeded",
+            notes=["Taken over from a folder that another panel left in quarantine."],
+            purge_after=_moment(header.get("purge_after")),
+            **work,
+        )
+        session.add(run)
+        session.flush()
+        audit.record(
+            session,
+            actor=actor,
+            action="quarantine.adopt",
+            target_kind="cleanup_run",
+            target_id=run.id,
+            detail={"store_id": store.id, "folder": folder},
+        )
+        return run.id, plan.id
+
+
+def _items(root: StoreRoot, folders: list[str], plan_id: int, now: float) -> Iterator[dict[str, Any]]:
+    seq = 0
+    for folder in folders:
+        path = folder_path(folder)
+        round_no = int(folder.rpartition(".")[2]) if "." in folder else 1
+        seen: set[bytes] = set()
+        _, entries = read_manifest(root, path)
+        for entry in entries:
+            if entry.name in seen:
+                continue
+            found = look(root, entry.name, path)
+            facts = (entry.size, entry.mtime_ns, entry.inode)
+            if found is None or not stat.S_ISREG(found.st_mode):
+                continue
+            if (found.st_size, found.st_mtime_ns, signed(found.st_ino)) != facts:
+                continue
+            seen.add(entry.name)
+            seq += 1
+            yield {
+                "plan_id": plan_id,
+                "seq": seq,
+                "name": entry.name,
+                "size": entry.size,
+                "mtime_ns": entry.mtime_ns,
+                "ctime_ns": entry.ctime_ns,
+                "atime_ns": entry.atime_ns,
+                "inode": entry.inode,
+                "device": root.device,
+                "cls": entry.cls,
+                "reason": entry.reason,
+                "why": entry.why,
+                "action": "quarantine",
+                "round": round_no,
+                "state": "quarantined",
+                "changed_at": now,
+            }
+
+
+def _moment(value: object) -> float | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        return parse_iso(value)
+    except (ValueError, OverflowError):
+        return None

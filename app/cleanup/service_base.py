@@ -1,0 +1,70 @@
+"""What the parts of CleanupService share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Select
+from sqlalchemy.orm import Session
+
+from app.audit.service import AuditService
+from app.cleanup.ports import Inventory
+from app.clock import Clock
+from app.database import Database
+from app.errors import NotFound
+from app.fleet.service import FleetService
+from app.fleet.tables import Store
+from app.paging import decode_cursor, encode_cursor
+from app.scheduling.runner import WorkRunner
+from app.scheduling.schemas import Page
+from app.scheduling.service import SchedulingService
+
+Row = TypeVar("Row")
+View = TypeVar("View")
+
+
+class ServiceBase:
+    """Dependencies and small helpers."""
+
+    _db: Database
+    _clock: Clock
+    _runner: WorkRunner
+    _audit: AuditService
+    _fleet: FleetService
+    _scheduling: SchedulingService
+    _inventory: Inventory
+
+    def _store_name(self, session: Session, store_id: int) -> str:
+        store = session.get(Store, store_id)
+        return "" if store is None else store.name
+
+    def _require_store(self, session: Session, store_id: int) -> Store:
+        store = session.get(Store, store_id)
+        if store is None:
+            raise NotFound.of("store", store_id)
+        return store
+
+    def _page(
+        self,
+        session: Session,
+        query: Select[Any],
+        key: Any,
+        *,
+        list_name: str,
+        page_size: int,
+        page_token: str | None,
+        newest_first: bool,
+        view: Callable[[Any], View],
+        key_of: Callable[[Any], int] = lambda row: int(row.id),
+    ) -> Page[View]:
+        """One page of rows with an integer key, oldest or newest first."""
+        if page_token:
+            after = decode_cursor(list_name, page_token)[0]
+            query = query.where(key < after if newest_first else key > after)
+        rows: Sequence[Any] = session.scalars(
+            query.order_by(key.desc() if newest_first else key).limit(page_size + 1)
+        ).all()
+        shown = rows[:page_size]
+        token = encode_cursor(list_name, [key_of(shown[-1])]) if len(rows) > page_size else None
+        return Page(items=[view(row) for row in shown], next_page_token=token)

@@ -1,0 +1,294 @@
+"""Policies: making, changing, forgetting, and starting them by schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.cleanup import presets
+from app.cleanup.advice import check_use_is_visible
+from app.cleanup.disk import StoreRoot
+from app.cleanup.execution import policy_body
+from app.cleanup.policy import LAYOUT_CHANGE, PolicySpec, cron_of, in_blackout, parse_spec
+from app.cleanup.schemas import PolicyInput, PolicyPatch, PolicyView, PresetView
+from app.cleanup.service_base import ServiceBase
+from app.cleanup.tables import CleanupRun, Policy
+from app.cleanup.views import policy_view
+from app.errors import Conflict, FieldError, InvalidInput, NotFound, StoreError, TierkeeperError
+from app.paging import parse_id
+from app.scheduling.cron import validate_cron, validate_timezone
+from app.scheduling.schemas import Page
+from app.scheduling.service import StartedWork
+
+_SCHEDULE_KIND = "policy"
+
+
+class PolicyMethods(ServiceBase):
+    """Part of CleanupService."""
+
+    def list_policies(self, *, page_size: int, page_token: str | None, store_id: int | None = None) -> Page[PolicyView]:
+        """Oldest first."""
+        query = select(Policy)
+        if store_id is not None:
+            query = query.where(Policy.store_id == store_id)
+        with self._db.read() as session:
+            return self._page(
+                session,
+                query,
+                Policy.id,
+                list_name=f"policies|{store_id}",
+                page_size=page_size,
+                page_token=page_token,
+                newest_first=False,
+                view=lambda row: self._policy_view(session, row),
+            )
+
+    def get_policy(self, policy_id: int) -> PolicyView:
+        """Raises NotFound."""
+        with self._db.read() as session:
+            return self._policy_view(session, _row(session, policy_id))
+
+    def find_policy(self, name_or_id: str) -> int:
+        """The id of a policy named or numbered so (a name wins). Raises NotFound."""
+        with self._db.read() as session:
+            found = session.scalar(select(Policy.id).where(Policy.name == name_or_id))
+            if found is None and name_or_id.isdecimal():
+                found = session.scalar(select(Policy.id).where(Policy.id == parse_id("policy", name_or_id)))
+        if found is None:
+            raise NotFound.of("policy", name_or_id)
+        return found
+
+    def create_policy(self, body: PolicyInput, *, actor: str) -> PolicyView:
+        """Raises InvalidInput (each field named) or Conflict (name taken)."""
+        try:
+            store_id = parse_id("store", body.store_id)
+        except NotFound as error:
+            raise InvalidInput.field("store_id", error.detail) from None
+        stored = _body(body.model_dump(include={"select", "protect", "limits", "blackouts"}))
+        self._check(store_id, stored, removal=body.removal, quarantine_for=body.quarantine_for)
+        now = self._clock()
+        row = Policy(
+            name=body.name,
+            store_id=store_id,
+            enabled=body.enabled,
+            schedule=_schedule(body.schedule),
+            timezone=validate_timezone(body.timezone),
+            body=stored,
+            removal=body.removal,
+            quarantine_for=body.quarantine_for,
+            created_at=now,
+            updated_at=now,
+        )
+        try:
+            with self._db.write() as session:
+                session.add(row)
+                session.flush()
+                self._record(session, actor, "policy.create", row.id, body.model_dump())
+        except IntegrityError as error:
+            raise _taken(body.name) from error
+        self._keep_schedule(row, actor)
+        return self.get_policy(row.id)
+
+    def patch_policy(self, policy_id: int, body: PolicyPatch, *, actor: str) -> PolicyView:
+        """Raises NotFound, InvalidInput, Conflict. Plans made before keep what they froze."""
+        given = body.model_dump(exclude_unset=True)
+        for name in ("name", "enabled", "timezone", "select", "removal", "blackouts"):
+            if name in given and given[name] is None:
+                raise InvalidInput.field(name, "cannot be null; leave it out to keep it as it is")
+        with self._db.read() as session:
+            old = _row(session, policy_id)
+        stored = _body({**old.body, **{k: v for k, v in given.items() if k in old.body or k in _BODY_FIELDS}})
+        values: dict[str, Any] = {
+            k: v for k, v in given.items() if k in ("name", "enabled", "removal", "quarantine_for")
+        }
+        if "schedule" in given:
+            values["schedule"] = _schedule(given["schedule"])
+        if "timezone" in given:
+            values["timezone"] = validate_timezone(given["timezone"])
+        self._check(
+            old.store_id,
+            stored,
+            removal=values.get("removal", old.removal),
+            quarantine_for=values.get("quarantine_for", old.quarantine_for),
+        )
+        try:
+            with self._db.write() as session:
+                row = _row(session, policy_id)
+                row.body = stored
+                row.updated_at = self._clock()
+                for name, value in values.items():
+                    setattr(row, name, value)
+                session.flush()
+                self._record(session, actor, "policy.update", policy_id, given)
+        except IntegrityError as error:
+            raise _taken(str(values.get("name"))) from error
+        self._keep_schedule(row, actor)
+        return self.get_policy(policy_id)
+
+    def delete_policy(self, policy_id: int, *, actor: str) -> None:
+        """Forgets the policy; its plans, runs and quarantine stay."""
+        with self._db.write() as session:
+            row = _row(session, policy_id)
+            session.delete(row)
+            self._record(session, actor, "policy.delete", policy_id, {"name": row.name})
+        self._scheduling.set_for(
+            _SCHEDULE_KIND, policy_id, name=row.name, cron=None, timezone="UTC", enabled=False, actor=actor
+        )
+
+    def presets(self) -> list[PresetView]:
+        """Ready policies: "keep it safe", "keep it under 85 %", "two weeks unused"."""
+        return presets.presets()
+
+    # for the scheduler
+
+    def check_schedule(self, policy_id: int, options: Mapping[str, Any]) -> None:
+        """Raises NotFound when there is no such policy, InvalidInput for options (a policy takes none)."""
+        if options:
+            raise InvalidInput.field("options", "a policy's schedule takes no options")
+        self.get_policy(policy_id)
+
+    def fire(self, policy_id: int, options: Mapping[str, Any], actor: str) -> StartedWork | None:
+        """One firing of a policy's schedule; None in a blackout window or when the policy is disabled.
+
+        "Run now" (an actor that is a person) starts it all the same.
+        """
+        with self._db.read() as session:
+            row = _row(session, policy_id)
+        by_itself = actor.startswith("schedule:")
+        if by_itself and (not row.enabled or self._in_blackout(row)):
+            return None
+        return StartedWork("cleanup", self._start(policy_id, actor, "schedule"))
+
+    def on_layout_change(self, store_id: int) -> list[StartedWork]:
+        """Starts the enabled `@layout-change` policies of a store; ones that cannot start now start when they can."""
+        with self._db.write() as session:
+            rows = session.scalars(
+                select(Policy).where(
+                    Policy.store_id == store_id, Policy.enabled.is_(True), Policy.schedule == LAYOUT_CHANGE
+                )
+            ).all()
+            for row in rows:
+                row.pending_trigger = "layout_change"
+        return self.start_pending()
+
+    def start_pending(self) -> list[StartedWork]:
+        """Starts policies that a layout change called while they could not start. For the scheduler, every minute."""
+        with self._db.read() as session:
+            rows = session.scalars(select(Policy).where(Policy.pending_trigger.is_not(None)).order_by(Policy.id)).all()
+        started: list[StartedWork] = []
+        for row in rows:
+            if row.enabled and self._in_blackout(row):
+                continue
+            run_id: int | None = None
+            if row.enabled:
+                try:
+                    run_id = self._start(row.id, "system", row.pending_trigger or "layout_change")
+                except Conflict:
+                    continue
+                except TierkeeperError:
+                    run_id = None
+            with self._db.write() as session:
+                again = session.get(Policy, row.id)
+                if again is not None:
+                    again.pending_trigger = None
+            if run_id is not None:
+                started.append(StartedWork("cleanup", run_id))
+        return started
+
+    def _start(self, policy_id: int, actor: str, trigger: str) -> int:
+        raise NotImplementedError  # RunMethods
+
+    # inside
+
+    def _check(
+        self, store_id: int, stored: Mapping[str, Any], *, removal: str, quarantine_for: str | None
+    ) -> PolicySpec:
+        """The spec, checked against the store's file system where that can be looked at."""
+        try:
+            store = self._fleet.store_target(store_id)
+        except NotFound as error:
+            raise InvalidInput.field("store_id", error.detail) from None
+        size, atime = None, "unknown"
+        try:
+            with StoreRoot(store.path) as root:
+                size, atime = root.space().total, root.access_times()
+        except (StoreError, OSError):
+            pass  # it may be down just now; the plan will look again
+        spec = parse_spec({**stored, "removal": removal, "quarantine_for": quarantine_for}, filesystem_bytes=size)
+        check_use_is_visible(spec, atime)
+        return spec
+
+    def _in_blackout(self, row: Policy) -> bool:
+        spec = parse_spec(policy_body(row))
+        local = datetime.fromtimestamp(self._clock(), ZoneInfo(row.timezone))
+        return in_blackout(spec.blackouts, local.isoweekday() % 7, local.hour * 60 + local.minute)
+
+    def _keep_schedule(self, row: Policy, actor: str) -> None:
+        self._scheduling.set_for(
+            _SCHEDULE_KIND,
+            row.id,
+            name=row.name,
+            cron=cron_of(row.schedule),
+            timezone=row.timezone,
+            enabled=row.enabled,
+            actor=actor,
+        )
+
+    def _policy_view(self, session: Session, row: Policy) -> PolicyView:
+        last = session.scalar(
+            select(CleanupRun).where(CleanupRun.policy_id == row.id).order_by(CleanupRun.id.desc()).limit(1)
+        )
+        return policy_view(
+            row,
+            parse_spec(policy_body(row)),
+            store_name=self._store_name(session, row.store_id),
+            last=last,
+            now=self._clock(),
+        )
+
+    def _record(self, session: Session, actor: str, action: str, policy_id: int, detail: dict[str, Any]) -> None:
+        self._audit.record(
+            session, actor=actor, action=action, target_kind="policy", target_id=policy_id, detail=detail
+        )
+
+
+_BODY_FIELDS = frozenset({"select", "protect", "limits", "blackouts"})
+
+
+def _body(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored: only the fields that say something."""
+    return {k: v for k, v in raw.items() if k in _BODY_FIELDS and (v or k == "select")}
+
+
+def _schedule(text: str | None) -> str | None:
+    """Cron text in its normal form, @layout-change, or None. Raises InvalidInput naming `schedule`."""
+    if text is None or not text.strip():
+        return None
+    cleaned = text.strip()
+    if cleaned == LAYOUT_CHANGE:
+        return cleaned
+    if cleaned.startswith("@"):
+        cron = cron_of(cleaned)
+        if cron == cleaned:
+            known = "@layout-change, @hourly, @daily, @weekly, @monthly or @yearly"
+            raise InvalidInput.field("schedule", f"{text!r} is not one of {known}, nor cron text such as '0 3 * * *'")
+        return cleaned
+    return validate_cron(cleaned, field="schedule")
+
+
+def _row(session: Session, policy_id: int) -> Policy:
+    row = session.get(Policy, policy_id)
+    if row is None:
+        raise NotFound.of("policy", policy_id)
+    return row
+
+
+def _taken(name: str) -> Conflict:
+    message = f"another policy is already called {name!r}; choose another name"
+    return Conflict(f"name: {message}", errors=(FieldError("name", message),))

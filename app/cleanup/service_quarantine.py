@@ -1,0 +1,207 @@
+"""Quarantine: what waits, restoring, purging, expiry, and adopting what another panel left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.cleanup.adoption import adopt
+from app.cleanup.disk import StoreRoot
+from app.cleanup.quarantine import Waiting, list_folders, measure
+from app.cleanup.recovery import Recovery
+from app.cleanup.schemas import QuarantineEntry, QuarantineJobView, QuarantineView, RunView, SelectionInput
+from app.cleanup.selection import selection_of
+from app.cleanup.service_base import ServiceBase
+from app.cleanup.tables import CleanupRun, QuarantineJob
+from app.cleanup.views import job_view
+from app.clock import iso
+from app.errors import Conflict, NotFound
+from app.paging import decode_cursor, encode_cursor
+from app.scheduling.runner import request_cancel
+from app.scheduling.schemas import Page
+from app.scheduling.work import ACTIVE_STATES
+
+#: A restore or purge of a few thousand records is done when the answer leaves.
+INLINE_SECONDS = 5.0
+
+
+class QuarantineMethods(ServiceBase):
+    """Part of CleanupService."""
+
+    _recovery: Recovery
+
+    def restore(self, run_id: int, body: SelectionInput | None, *, actor: str) -> QuarantineJobView:
+        """Puts records back, never over an existing name, and holds them. Small ones are done on return."""
+        return self._start_job(run_id, "restore", body, actor)
+
+    def purge(self, run_id: int, body: SelectionInput | None, *, actor: str) -> QuarantineJobView:
+        """Deletes quarantined records for good. Small ones are done on return."""
+        return self._start_job(run_id, "purge", body, actor)
+
+    def _start_job(self, run_id: int, kind: str, body: SelectionInput | None, actor: str) -> QuarantineJobView:
+        selection = selection_of(body.record_ids, body.filter) if body is not None else {}
+        job_id = self._queue_job(run_id, kind, selection, actor)
+        future = self._runner.submit("quarantine", job_id)
+        if future is not None:
+            with contextlib.suppress(FutureTimeout):  # it goes on; the caller polls it
+                future.result(timeout=INLINE_SECONDS)
+        return self.get_quarantine_job(job_id)
+
+    def _queue_job(self, run_id: int, kind: str, selection: Mapping[str, Any], actor: str) -> int:
+        with self._db.write() as session:
+            run = session.get(CleanupRun, run_id)
+            if run is None:
+                raise NotFound.of("cleanup run", run_id)
+            if run.state in ACTIVE_STATES:
+                raise Conflict(f"cleanup run {run_id} is {run.state}; wait for it, or cancel it")
+            active = session.scalar(
+                select(QuarantineJob.id).where(QuarantineJob.run_id == run_id, QuarantineJob.state.in_(ACTIVE_STATES))
+            )
+            if active is not None:
+                raise Conflict(f"quarantine job {active} of this run is under way; wait for it, or cancel it")
+            job = QuarantineJob(
+                run_id=run_id, kind=kind, selection=dict(selection), created_at=self._clock(), requested_by=actor
+            )
+            session.add(job)
+            session.flush()
+            self._audit.record(
+                session,
+                actor=actor,
+                action=f"quarantine.{kind}.start",
+                target_kind="cleanup_run",
+                target_id=run_id,
+                detail={"job_id": job.id, "selection": _short(selection)},
+            )
+            return job.id
+
+    def get_quarantine_job(self, job_id: int) -> QuarantineJobView:
+        """Raises NotFound."""
+        with self._db.read() as session:
+            return self._job_view(session, self._job_row(session, job_id))
+
+    def list_quarantine_jobs(
+        self, *, page_size: int, page_token: str | None, run_id: int | None = None
+    ) -> Page[QuarantineJobView]:
+        """Newest first."""
+        query = select(QuarantineJob)
+        if run_id is not None:
+            query = query.where(QuarantineJob.run_id == run_id)
+        with self._db.read() as session:
+            return self._page(
+                session,
+                query,
+                QuarantineJob.id,
+                list_name=f"quarantine_jobs|{run_id}",
+                page_size=page_size,
+                page_token=page_token,
+                newest_first=True,
+                view=lambda row: self._job_view(session, row),
+            )
+
+    def cancel_quarantine_job(self, job_id: int, *, actor: str) -> QuarantineJobView:
+        """Stops between two batches. Raises NotFound."""
+        self.get_quarantine_job(job_id)
+        request_cancel(self._db, self._clock, QuarantineJob, job_id)
+        with self._db.write() as session:
+            self._audit.record(
+                session, actor=actor, action="quarantine.cancel", target_kind="quarantine_job", target_id=job_id
+            )
+        return self.get_quarantine_job(job_id)
+
+    def quarantine(self, store_id: int, *, page_size: int, page_token: str | None) -> QuarantineView:
+        """What waits on the store's disk, also of runs that this panel does not know. Raises NotFound, StoreError."""
+        list_name = f"quarantine|{store_id}"
+        after = str(decode_cursor(list_name, page_token)[0]) if page_token else ""
+        store = self._fleet.store_target(store_id)
+        with StoreRoot(store.path) as root:
+            found: dict[str, list[Waiting]] = {}
+            for folder in list_folders(root):
+                found.setdefault(base_folder(folder), []).append(measure(root, folder))
+        with self._db.read() as session:
+            runs = {
+                run.folder: run
+                for run in session.scalars(select(CleanupRun).where(CleanupRun.store_id == store_id))
+                if run.folder in found
+            }
+        entries = [_entry(name, parts, runs.get(name)) for name, parts in sorted(found.items())]
+        rest = [entry for entry in entries if entry.folder > after]
+        shown = rest[:page_size]
+        return QuarantineView(
+            items=shown,
+            next_page_token=encode_cursor(list_name, [shown[-1].folder]) if len(rest) > page_size else None,
+            records=sum(e.records for e in entries),
+            bytes=sum(e.bytes for e in entries),
+            measured_at=iso(self._clock()) or "",
+        )
+
+    def adopt_quarantine(self, store_id: int, folder: str, *, actor: str) -> RunView:
+        """Makes a run of a folder whose manifest another panel wrote, so that it can be restored or purged.
+
+        Raises NotFound, StoreError, Conflict (it is known here).
+        """
+        store = self._fleet.store_target(store_id)
+        run_id = adopt(self._db, self._clock, self._audit, store, folder, owner=self._runner.owner, actor=actor)
+        return self.get_run(run_id)
+
+    def get_run(self, run_id: int) -> RunView:
+        raise NotImplementedError  # RunMethods
+
+    def purge_expired(self, now: float) -> int:
+        """Purges what has waited for its policy's `quarantine_for`; returns how many jobs ended. For the scheduler."""
+        query = select(CleanupRun.id).where(
+            CleanupRun.purge_after <= now, CleanupRun.waiting_records > 0, CleanupRun.state.not_in(ACTIVE_STATES)
+        )
+        with self._db.read() as session:
+            run_ids = session.scalars(query.order_by(CleanupRun.purge_after)).all()
+        done = 0
+        for run_id in run_ids:
+            try:
+                job_id = self._queue_job(run_id, "purge", {}, "system")
+            except Conflict:
+                continue  # somebody restores or purges it just now
+            done += bool(self._runner.run_here("quarantine", job_id))
+        return done
+
+    def _job_row(self, session: Session, job_id: int) -> QuarantineJob:
+        row = session.get(QuarantineJob, job_id)
+        if row is None:
+            raise NotFound.of("quarantine job", job_id)
+        return row
+
+    def _job_view(self, session: Session, row: QuarantineJob) -> QuarantineJobView:
+        run = session.get(CleanupRun, row.run_id)
+        return job_view(row, store_id=run.store_id if run is not None else 0)
+
+
+def base_folder(folder: str) -> str:
+    """The run's own folder: what came back in a later round lies in `<folder>.<round>`."""
+    return folder.split(".", 1)[0]
+
+
+def _entry(name: str, parts: list[Waiting], run: CleanupRun | None) -> QuarantineEntry:
+    header = next((part.header for part in parts if part.header is not None), None) or {}
+    reasons = [part.reason for part in parts if part.reason]
+    return QuarantineEntry(
+        folder=name,
+        run_id=None if run is None else str(run.id),
+        policy_name=run.policy_name if run is not None else _text(header.get("policy")),
+        started_at=iso(run.started_at) if run is not None else _text(header.get("started_at")),
+        purge_after=iso(run.purge_after) if run is not None else _text(header.get("purge_after")),
+        records=sum(part.records for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        readable=not reasons,
+        reason=reasons[0] if reasons else None,
+    )
+
+
+def _text(value: object) -> str | None:
+    return value[:200] if isinstance(value, str) else None
+
+
+def _short(selection: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: f"{len(v)} records" if isinstance(v, list) else v for k, v in selection.items()}

@@ -1,0 +1,239 @@
+"""Runs: starting, showing, cancelling, exporting."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from app.cleanup.recovery import Recovery
+from app.cleanup.schemas import EpisodeView, ItemView, RunView
+from app.cleanup.service_base import ServiceBase
+from app.cleanup.tables import CleanupEpisode, CleanupRun, Plan, PlanItem, Policy
+from app.cleanup.views import episode_view, item_view, run_view
+from app.clock import iso
+from app.errors import Conflict, NotFound
+from app.scheduling.runner import owner_alive, request_cancel
+from app.scheduling.schemas import Page
+from app.scheduling.work import ACTIVE_STATES, INTERRUPTED, RUNNING, SUCCEEDED
+
+_EXPORT_ROWS = 1000
+
+
+class RunMethods(ServiceBase):
+    """Part of CleanupService."""
+
+    _recovery: Recovery
+
+    def start_run(self, plan_id: int, *, actor: str) -> RunView:
+        """Queues a plan's run. Raises NotFound; Conflict when the plan has expired, has run, or is not ready, or while
+        another run of the store is active."""
+        with self._db.read() as session:
+            plan = session.get(Plan, plan_id)
+        if plan is None:
+            raise NotFound.of("plan", plan_id)
+        if plan.state != SUCCEEDED or plan.expires_at is None:
+            raise Conflict(f"plan {plan_id} is {plan.state}; only a finished plan can be run")
+        if self._clock() > plan.expires_at:
+            raise Conflict(f"plan {plan_id} expired at {iso(plan.expires_at)}: the store has changed since; plan again")
+        self._end_dead_runs(plan.store_id)
+        with self._db.write() as session:
+            earlier = session.scalar(select(CleanupRun.id).where(CleanupRun.plan_id == plan_id).limit(1))
+            if earlier is not None:
+                raise Conflict(f"plan {plan_id} was run already, as run {earlier}; plan again")
+            row = self._new_run(
+                session,
+                actor,
+                store_id=plan.store_id,
+                policy_id=plan.policy_id,
+                policy_name=plan.policy_name,
+                plan_id=plan_id,
+                trigger="hand",
+            )
+        self._runner.submit("cleanup", row.id)
+        return self.get_run(row.id)
+
+    def start_policy_run(self, policy_id: int, *, actor: str, trigger: str = "hand") -> RunView:
+        """Queues a run that plans for itself (scanning first where the inventory is old). NotFound, Conflict."""
+        return self.get_run(self._start(policy_id, actor, trigger))
+
+    def _start(self, policy_id: int, actor: str, trigger: str) -> int:
+        with self._db.read() as session:
+            policy = session.get(Policy, policy_id)
+        if policy is None:
+            raise NotFound.of("policy", policy_id)
+        self._end_dead_runs(policy.store_id)
+        with self._db.write() as session:
+            row = self._new_run(
+                session,
+                actor,
+                store_id=policy.store_id,
+                policy_id=policy_id,
+                policy_name=policy.name,
+                plan_id=None,
+                trigger=trigger,
+            )
+        self._runner.submit("cleanup", row.id)
+        return row.id
+
+    def _new_run(
+        self,
+        session: Session,
+        actor: str,
+        *,
+        store_id: int,
+        policy_id: int | None,
+        policy_name: str | None,
+        plan_id: int | None,
+        trigger: str,
+    ) -> CleanupRun:
+        active = session.execute(
+            select(CleanupRun.id, CleanupRun.state).where(
+                CleanupRun.store_id == store_id, CleanupRun.state.in_(ACTIVE_STATES)
+            )
+        ).first()
+        if active is not None:
+            raise Conflict(f"cleanup run {active[0]} of this store is {active[1]}; wait for it, or cancel it")
+        now = self._clock()
+        row = CleanupRun(
+            store_id=store_id,
+            policy_id=policy_id,
+            policy_name=policy_name,
+            plan_id=plan_id,
+            trigger=trigger,
+            folder=folder_name(now),
+            created_at=now,
+            requested_by=actor,
+        )
+        session.add(row)
+        session.flush()
+        self._audit.record(
+            session,
+            actor=actor,
+            action="cleanup.start",
+            target_kind="cleanup_run",
+            target_id=row.id,
+            detail={"store_id": store_id, "policy": policy_name, "plan_id": plan_id, "trigger": trigger},
+        )
+        return row
+
+    def _end_dead_runs(self, store_id: int) -> None:
+        """A command that was killed leaves a row that says it runs: settle it here, not only at the next serve."""
+        with self._db.read() as session:
+            rows = session.execute(
+                select(CleanupRun.id, CleanupRun.owner).where(
+                    CleanupRun.store_id == store_id, CleanupRun.state == RUNNING
+                )
+            ).all()
+        for run_id, owner in rows:
+            if owner == self._runner.owner or owner_alive(owner):
+                continue
+            self._recovery.recover_run(run_id)
+            with self._db.write() as session:
+                session.execute(
+                    update(CleanupRun)
+                    .where(CleanupRun.id == run_id, CleanupRun.state == RUNNING)
+                    .values(state=INTERRUPTED, finished_at=self._clock(), error="the process that ran it is gone")
+                )
+
+    def get_run(self, run_id: int) -> RunView:
+        """Raises NotFound."""
+        with self._db.read() as session:
+            return self._run_view(session, self._run_row(session, run_id))
+
+    def list_runs(
+        self, *, page_size: int, page_token: str | None, store_id: int | None = None, policy_id: int | None = None
+    ) -> Page[RunView]:
+        """Newest first."""
+        query = select(CleanupRun)
+        if store_id is not None:
+            query = query.where(CleanupRun.store_id == store_id)
+        if policy_id is not None:
+            query = query.where(CleanupRun.policy_id == policy_id)
+        with self._db.read() as session:
+            return self._page(
+                session,
+                query,
+                CleanupRun.id,
+                list_name=f"cleanup_runs|{store_id}|{policy_id}",
+                page_size=page_size,
+                page_token=page_token,
+                newest_first=True,
+                view=lambda row: self._run_view(session, row),
+            )
+
+    def run_records(
+        self, run_id: int, *, page_size: int, page_token: str | None, state: str | None = None
+    ) -> Page[ItemView]:
+        """What became of each record; `state` filters."""
+        with self._db.read() as session:
+            run = self._run_row(session, run_id)
+            query = select(PlanItem).where(PlanItem.plan_id == (run.plan_id or 0))
+            if state is not None:
+                query = query.where(PlanItem.state == state)
+            return self._page(
+                session,
+                query,
+                PlanItem.seq,
+                list_name=f"run_records|{run_id}|{state}",
+                page_size=page_size,
+                page_token=page_token,
+                newest_first=False,
+                view=item_view,
+                key_of=lambda row: int(row.seq),
+            )
+
+    def export_run_records(self, run_id: int) -> Iterator[ItemView]:
+        """All of them, streamed. Raises NotFound at once."""
+        with self._db.read() as session:
+            plan_id = self._run_row(session, run_id).plan_id or 0
+        return self._export(plan_id)
+
+    def _export(self, plan_id: int) -> Iterator[ItemView]:
+        last = 0
+        while True:
+            query = select(PlanItem).where(PlanItem.plan_id == plan_id, PlanItem.seq > last)
+            with self._db.read() as session:
+                rows = session.scalars(query.order_by(PlanItem.seq).limit(_EXPORT_ROWS)).all()
+            if not rows:
+                return
+            last = rows[-1].seq
+            yield from map(item_view, rows)
+
+    def cancel_run(self, run_id: int, *, actor: str) -> RunView:
+        """Stops between two records; what is in quarantine stays there."""
+        self.get_run(run_id)
+        request_cancel(self._db, self._clock, CleanupRun, run_id)
+        with self._db.write() as session:
+            self._audit.record(
+                session, actor=actor, action="cleanup.cancel", target_kind="cleanup_run", target_id=run_id
+            )
+        return self.get_run(run_id)
+
+    def episodes(self, store_id: int | None = None, *, open_only: bool = True) -> list[EpisodeView]:
+        """Caches that may still hold wrong records, oldest first."""
+        query = select(CleanupEpisode).order_by(CleanupEpisode.id)
+        if store_id is not None:
+            query = query.where(CleanupEpisode.store_id == store_id)
+        if open_only:
+            query = query.where(CleanupEpisode.closed_at.is_(None))
+        with self._db.read() as session:
+            return [episode_view(row) for row in session.scalars(query)]
+
+    def _run_row(self, session: Session, run_id: int) -> CleanupRun:
+        row = session.get(CleanupRun, run_id)
+        if row is None:
+            raise NotFound.of("cleanup run", run_id)
+        return row
+
+    def _run_view(self, session: Session, row: CleanupRun) -> RunView:
+        plan = session.get(Plan, row.plan_id) if row.plan_id is not None else None
+        return run_view(row, store_name=self._store_name(session, row.store_id), plan=plan)
+
+
+def folder_name(now: float) -> str:
+    """A run's folder in quarantine: two panels with two databases may use one store, so ids alone would collide."""
+    return f"run-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
