@@ -1,4 +1,4 @@
-"""Notices that a server's KV layouts changed and tells the rooms that act on it: classes anew, @layout-change policies."""
+"""Notices that the KV layouts of a server changed and tells the rooms that act on it."""
 
 from __future__ import annotations
 
