@@ -48,12 +48,20 @@ class TokenEvidence:
     source: Source
 
 
-def resolve(counts: RequestCounts, chunk_size: int, *, local_empty: bool) -> TokenEvidence:
+def resolve(
+    counts: RequestCounts,
+    chunk_size: int,
+    *,
+    local_empty: bool,
+    external_none: bool = False,
+    reachable: int | None = None,
+) -> TokenEvidence:
     """Splits one request's tokens; per-request statistics first, the engine's counters last (E2).
 
     `local_empty`: the GPU cache was shown to hold nothing of this prompt's salt before the request (an effective
-    reset, or a salt never sent before). Then all that was cached is external. vLLM reports the split only in answers
-    that are not streamed; streamed ones carry the sum alone.
+    reset, or a salt never sent before). Then all that was cached is external. `external_none`: nothing was loaded from
+    outside in the window; then all of it is local. vLLM reports the split only in answers that are not streamed;
+    streamed ones carry the sum alone. `reachable`: tokens at the head that can be cached, where not the whole prompt.
     """
     prompt = counts.prompt_tokens
     local: int | None
@@ -63,16 +71,18 @@ def resolve(counts: RequestCounts, chunk_size: int, *, local_empty: bool) -> Tok
         local, external, source = counts.stats_local, counts.stats_external, "request_statistics"
     elif counts.cached_tokens is not None and (local_empty or counts.cached_tokens == 0):
         local, external, source = 0, counts.cached_tokens, "request_cached_tokens"
+    elif counts.cached_tokens is not None and external_none:
+        local, external, source = counts.cached_tokens, 0, "request_cached_tokens"
     elif counts.counted_local is not None and counts.counted_external is not None:
         local, external, source = counts.counted_local, counts.counted_external, "engine_counters"
     else:
         return TokenEvidence(prompt, None, None, None, None, "none")
     if prompt is None:
         return TokenEvidence(None, local, external, None, None, source)
-    expected = expected_external(prompt, chunk_size, local)
-    return TokenEvidence(
-        prompt, local, external, expected, is_full_share(prompt, chunk_size, external, expected), source
-    )
+    within = prompt if reachable is None else min(reachable, prompt)
+    expected = expected_external(within, chunk_size, local)
+    full = is_full_share(prompt, chunk_size, external, expected)
+    return TokenEvidence(prompt, local, external, expected, full, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +262,7 @@ class ArmEvidence:
     engine: EngineCounters | None = None  # deltas over the arm
     own_prompt_tokens: int | None = None  # what our requests add to the engine's counter
     server: SaltCounters | None = None  # deltas of our salts over the arm
+    l2_loads: float | None = None  # chunks the server loaded from L2 meanwhile, for servers that do not split hits
     reset: ResetEvidence | None = None
     l1_emptied: L1Emptied | None = None
 
@@ -277,6 +288,7 @@ class ArmEvidence:
             engine=_merge_engine(self.engine, other.engine),
             own_prompt_tokens=_plus(self.own_prompt_tokens, other.own_prompt_tokens),
             server=None if self.server is None or other.server is None else _add_salts(self.server, other.server),
+            l2_loads=_add(self.l2_loads, other.l2_loads),
             reset=_worse_reset(self.reset, other.reset),
             l1_emptied=_worse_emptied(self.l1_emptied, other.l1_emptied),
         )
@@ -302,29 +314,27 @@ def _merge_totals(a: Totals | None, b: Totals | None) -> Totals | None:
     )
 
 
+def _add(x: float | None, y: float | None) -> float | None:
+    return None if x is None or y is None else x + y
+
+
 def _merge_engine(a: EngineCounters | None, b: EngineCounters | None) -> EngineCounters | None:
     if a is None or b is None:
         return None
 
-    def add(x: float | None, y: float | None) -> float | None:
-        return None if x is None or y is None else x + y
-
     return EngineCounters(
-        add(a.prompt_tokens, b.prompt_tokens),
-        add(a.local_hits, b.local_hits),
-        add(a.external_hits, b.external_hits),
-        add(a.external_queries, b.external_queries),
-        add(a.requests_finished, b.requests_finished),
+        _add(a.prompt_tokens, b.prompt_tokens),
+        _add(a.local_hits, b.local_hits),
+        _add(a.external_hits, b.external_hits),
+        _add(a.external_queries, b.external_queries),
+        _add(a.requests_finished, b.requests_finished),
         b.process_start,
     )
 
 
 def _add_salts(a: SaltCounters, b: SaltCounters) -> SaltCounters:
-    def add(x: float | None, y: float | None) -> float | None:
-        return None if x is None or y is None else x + y
-
     return SaltCounters(
-        add(a.requested, b.requested), add(a.hit, b.hit), add(a.hit_l1, b.hit_l1), add(a.hit_l2, b.hit_l2)
+        _add(a.requested, b.requested), _add(a.hit, b.hit), _add(a.hit_l1, b.hit_l1), _add(a.hit_l2, b.hit_l2)
     )
 
 

@@ -70,3 +70,20 @@ LOGPROBS = "Allow log-probabilities on the engine (--max-logprobs of at least 5)
 LONGER_ANSWERS = "The engine's answers are empty: use prompts that it answers, or more answer tokens."
 SCORED = "Use prompts with an expected answer that this model gets right without the cache."
 MORE_PROMPTS = "Use more scored prompts: with these few the drop could be chance."
+ENGINE_HANGS = (
+    "The engine accepts requests and does not answer them: after a fast restart of an engine-driven cache server it "
+    "waits for transfers that never come. Restart the engine."
+)
+ENGINE_DOWN = "Look at the engine's page and its log; run the test again when it answers."
+SERVER_DOWN = "Start the cache server and wait until its engines are registered, then run the test again."
+OLD_SERVER = "Use an LMCache multi-process server whose /status tells chunk_size (0.4.2 and later do)."
+NOT_REGISTERED = (
+    "Check the connector's lmcache.mp.host and port, and that server and engine use the same transfer mode; after a "
+    "fast server restart the engine must be restarted too."
+)
+NO_L2 = "Start the server with --l2-adapter, or leave external_l2 out."
+REFUSED = "Check the engine's API key, its model name and its --max-model-len against the prompts."
+DEADLINE = "Give it more time (deadline_seconds), fewer or shorter prompts, or an engine that is less busy."
+NO_SALTS = "Leave these arms out, or test on a server whose eviction policy is LRU."
+SAME_MODEL = "Choose a second engine that serves the same model."
+SHORTER = "Use shorter prompts or fewer answer tokens."

@@ -1,54 +1,134 @@
-"""The acceptance room's service: start, watch, cancel, report, compare."""
+"""The acceptance room's service: start, watch, cancel, report, compare. Runs are work of kind ``acceptance``."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from pydantic import ValidationError
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app.acceptance import history, reports
+from app.acceptance.estimate import estimate
+from app.acceptance.execution import Execution
+from app.acceptance.ports import Audit, Fleet, RecordRemover
+from app.acceptance.requests import check, engine_of
+from app.acceptance.run import Openers
 from app.acceptance.schemas import (
     AcceptanceRequest,
     AcceptanceRunView,
+    AnswerView,
     EstimateView,
     LatestView,
     RunComparisonView,
 )
+from app.acceptance.stack import Pace
+from app.acceptance.tables import AcceptanceAnswer, AcceptanceRun, AcceptanceStep
+from app.acceptance.views import answer_view, run_view
 from app.clock import Clock
 from app.database import Database
-from app.scheduling.runner import WorkRunner
+from app.errors import Conflict, FieldError, InvalidInput, NotFound
+from app.fleet.schemas import EngineView, ServerView
+from app.paging import decode_cursor, encode_cursor
+from app.scheduling.runner import WorkKind, WorkRunner, request_cancel
 from app.scheduling.schemas import Page
+from app.scheduling.service import StartedWork
+from app.scheduling.work import ACTIVE_STATES
 from app.settings import Settings
 
-
-class Audit(Protocol):
-    """The one call of the audit room that is needed here."""
-
-    def record(
-        self, session: Session, *, actor: str, action: str, target_kind: str, target_id: object, detail: Any = None
-    ) -> None: ...
-
-
-class Fleet(Protocol):
-    """The one call of the fleet room that is needed here."""
-
-    def mark_data_path_proven(self, server_id: int, at: float) -> None: ...
+WORK_KIND = "acceptance"
+#: A long poll holds a thread of the server; longer waits are answered with the state as it is.
+MAX_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.2
 
 
 class AcceptanceService:
-    """Acceptance runs. Every method is sync; the runs themselves are work of kind ``acceptance``."""
+    """Acceptance runs. Every method is sync and called in threads."""
 
     def __init__(
-        self, *, db: Database, clock: Clock, runner: WorkRunner, settings: Settings, audit: Audit, fleet: Fleet
+        self,
+        *,
+        db: Database,
+        clock: Clock,
+        runner: WorkRunner,
+        settings: Settings,
+        audit: Audit,
+        fleet: Fleet,
+        remover: RecordRemover | None = None,
+        pace: Pace | None = None,
+        openers: Openers | None = None,
     ) -> None:
-        raise NotImplementedError
+        self._db = db
+        self._clock = clock
+        self._runner = runner
+        self._settings = settings
+        self._audit = audit
+        self._fleet = fleet
+        self._execution = Execution(db, clock, fleet, remover=remover, pace=pace, openers=openers)
+        runner.register(WorkKind(WORK_KIND, AcceptanceRun, run=self._execution, recover=self._execution.recover))
+
+    # runs
 
     def start(self, request: AcceptanceRequest, *, actor: str) -> AcceptanceRunView:
         """Queues a run and submits it. InvalidInput names the field; Conflict while one is active on the server."""
-        raise NotImplementedError
+        engine, server, frozen = check(request, self._fleet)
+        second = None
+        if request.second_engine_id is not None:
+            second = engine_of(self._fleet, "second_engine_id", request.second_engine_id)
+        row = AcceptanceRun(
+            created_at=self._clock(),
+            requested_by=actor,
+            engine_id=engine.id,
+            server_id=server.id,
+            second_engine_id=second.id if second is not None else None,
+            engine_name=engine.name,
+            server_name=server.name,
+            run_key=secrets.token_hex(5),
+            profile=request.profile,
+            request=frozen,
+            deadline_seconds=frozen["deadline_seconds"],
+        )
+        try:
+            with self._db.write() as session:
+                self._refuse_second(session, server.id, server.name)
+                session.add(row)
+                session.flush()
+                self._audit.record(
+                    session,
+                    actor=actor,
+                    action="acceptance.start",
+                    target_kind="acceptance_run",
+                    target_id=row.id,
+                    detail={"engine": engine.name, "profile": request.profile, "arms": frozen["arms"]},
+                )
+        except IntegrityError as error:
+            raise Conflict(f"an acceptance run is active on the cache server {server.name!r}") from error
+        self._runner.submit(WORK_KIND, row.id)
+        return self.get(row.id)
+
+    def _refuse_second(self, session: Session, server_id: int, name: str) -> None:
+        active = session.scalar(
+            select(AcceptanceRun.id).where(
+                AcceptanceRun.server_id == server_id, AcceptanceRun.state.in_(sorted(ACTIVE_STATES))
+            )
+        )
+        if active is not None:
+            raise Conflict(
+                f"acceptance run {active} is active on the cache server {name!r}: two at once would disturb each "
+                "other's evidence. Wait for it or cancel it."
+            )
 
     def estimate(self, request: AcceptanceRequest) -> EstimateView:
-        """What the run would take and disturb; asks nothing of the engine."""
-        raise NotImplementedError
+        """What the run would take and disturb, from the last polls and past runs; asks nothing of the engine."""
+        engine, server, frozen = check(request, self._fleet)
+        with self._db.read() as session:
+            past = history.last_row(session, engine.id, passed=True)
+            arms = list(past.arms) if past is not None else []
+        return estimate(frozen, self._fleet.get_engine(engine.id), self._fleet.get_server(server.id), arms)
 
     def list_runs(
         self,
@@ -58,26 +138,181 @@ class AcceptanceService:
         engine_id: int | None = None,
         server_id: int | None = None,
         verdict: str | None = None,
+        state: str | None = None,
     ) -> Page[AcceptanceRunView]:
-        """Newest first. Arms are included, steps and comparisons too."""
-        raise NotImplementedError
+        """Newest first, arms and steps included. Filters combine."""
+        name = f"acceptance_runs|{engine_id}|{server_id}|{verdict}|{state}"
+        query = select(AcceptanceRun).order_by(AcceptanceRun.id.desc()).limit(page_size + 1)
+        if page_token:
+            query = query.where(AcceptanceRun.id < decode_cursor(name, page_token)[0])
+        for column, value in (
+            (AcceptanceRun.engine_id, engine_id),
+            (AcceptanceRun.server_id, server_id),
+            (AcceptanceRun.verdict, verdict),
+            (AcceptanceRun.state, state),
+        ):
+            if value is not None:
+                query = query.where(column == value)
+        with self._db.read() as session:
+            rows = list(session.scalars(query))
+            more = len(rows) > page_size
+            rows = rows[:page_size]
+            items = self._views(session, rows)
+        return Page(items=items, next_page_token=encode_cursor(name, [rows[-1].id]) if more else None)
 
     def get(self, run_id: int, *, wait: float = 0.0) -> AcceptanceRunView:
-        """One run. `wait` > 0 long-polls: returns when the run has ended or after that many seconds."""
-        raise NotImplementedError
+        """One run. `wait` > 0 long-polls: returns when the run has ended, or after that many seconds (60 at most)."""
+        until = time.monotonic() + min(max(0.0, wait), MAX_WAIT_SECONDS)
+        while True:
+            with self._db.read() as session:
+                row = session.get(AcceptanceRun, run_id)
+                if row is None:
+                    raise NotFound.of("acceptance run", run_id)
+                if row.state not in ACTIVE_STATES or time.monotonic() >= until:
+                    return self._views(session, [row])[0]
+            time.sleep(_POLL_SECONDS)
 
     def cancel(self, run_id: int, *, actor: str) -> AcceptanceRunView:
-        """Asks a run to stop; within 2 s it has."""
-        raise NotImplementedError
+        """Asks a run to stop; within 2 s it has. An ended run stays as it is."""
+        with self._db.write() as session:
+            row = session.get(AcceptanceRun, run_id)
+            if row is None:
+                raise NotFound.of("acceptance run", run_id)
+            if row.state in ACTIVE_STATES:
+                self._audit.record(
+                    session,
+                    actor=actor,
+                    action="acceptance.cancel",
+                    target_kind="acceptance_run",
+                    target_id=run_id,
+                    detail={"engine": row.engine_name},
+                )
+        request_cancel(self._db, self._clock, AcceptanceRun, run_id)
+        return self.get(run_id)
+
+    def answers(
+        self, run_id: int, *, page_size: int, page_token: str | None, arm: str | None = None, prompt: str | None = None
+    ) -> Page[AnswerView]:
+        """Every request of a run in the order of asking."""
+        self.get(run_id)
+        name = f"acceptance_answers|{run_id}|{arm}|{prompt}"
+        query = select(AcceptanceAnswer).where(AcceptanceAnswer.run_id == run_id)
+        if arm is not None:
+            query = query.where(AcceptanceAnswer.arm == arm)
+        if prompt is not None:
+            query = query.where(AcceptanceAnswer.prompt_key == prompt)
+        if page_token:
+            query = query.where(AcceptanceAnswer.id > decode_cursor(name, page_token)[0])
+        with self._db.read() as session:
+            rows = list(session.scalars(query.order_by(AcceptanceAnswer.id).limit(page_size + 1)))
+        more = len(rows) > page_size
+        rows = rows[:page_size]
+        return Page(
+            items=[answer_view(r) for r in rows],
+            next_page_token=encode_cursor(name, [rows[-1].id]) if more else None,
+        )
+
+    def ttft_samples(self, run_id: int) -> list[tuple[str, list[float]]]:
+        """(arm, milliseconds of every streamed request) in the order of the arms, for the distribution chart."""
+        with self._db.read() as session:
+            rows = session.execute(
+                select(AcceptanceAnswer.arm, AcceptanceAnswer.ttft_seconds)
+                .where(
+                    AcceptanceAnswer.run_id == run_id,
+                    AcceptanceAnswer.ttft_seconds.is_not(None),
+                    AcceptanceAnswer.repeat == 0,
+                    AcceptanceAnswer.probe.is_(False),
+                )
+                .order_by(AcceptanceAnswer.id)
+            ).all()
+        samples: dict[str, list[float]] = {}
+        for arm, seconds in rows:
+            samples.setdefault(arm, []).append((seconds or 0.0) * 1000)
+        return list(samples.items())
+
+    # reports and history
 
     def report(self, run_id: int, form: str) -> tuple[str, str]:
         """(body, media type) of json | xml | html | md. NotFound for other forms."""
-        raise NotImplementedError
+        view = self.get(run_id)
+        if form not in reports.FORMS:
+            raise NotFound(f"there is no report.{form[:20]}; take one of {', '.join(reports.FORMS)}")
+        return reports.render(view, form, self.ttft_samples(run_id)), reports.FORMS[form]
 
     def compare(self, a: int, b: int) -> RunComparisonView:
         """Two ended runs side by side: frozen differences, arms, and the answers of the same prompts."""
-        raise NotImplementedError
+        one, two = self.get(a), self.get(b)
+        for view in (one, two):
+            if view.state in ACTIVE_STATES:
+                raise Conflict(f"acceptance run {view.id} has not ended yet; compare it when it has")
+        with self._db.read() as session:
+            return history.compare_runs(session, one, two)
 
     def latest_for_engine(self, engine_id: int) -> LatestView:
-        """The last run, the last pass, and what changed since."""
-        raise NotImplementedError
+        """The last run, the last pass, and what changed since. NotFound for an unknown engine."""
+        engine = self._fleet.get_engine(engine_id)
+        server = self._server_of(engine)
+        with self._db.read() as session:
+            run, passed = (
+                history.last_row(session, engine_id, passed=False),
+                history.last_row(session, engine_id, passed=True),
+            )
+            views = (
+                {r.id: v for r, v in zip(rows, self._views(session, rows), strict=True)}
+                if (rows := [r for r in dict.fromkeys((run, passed)) if r is not None])
+                else {}
+            )
+        return history.latest(
+            engine, server, views.get(run.id) if run else None, views.get(passed.id) if passed else None
+        )
+
+    def _server_of(self, engine: EngineView) -> ServerView | None:
+        if engine.server_id is None:
+            return None
+        try:
+            return self._fleet.get_server(int(engine.server_id))
+        except NotFound:
+            return None
+
+    def _views(self, session: Session, rows: Sequence[AcceptanceRun]) -> list[AcceptanceRunView]:
+        steps: dict[int, list[AcceptanceStep]] = {}
+        found = session.scalars(
+            select(AcceptanceStep)
+            .where(AcceptanceStep.run_id.in_([r.id for r in rows]))
+            .order_by(AcceptanceStep.run_id, AcceptanceStep.position)
+        )
+        for step in found:
+            steps.setdefault(step.run_id, []).append(step)
+        return [run_view(r, steps.get(r.id, [])) for r in rows]
+
+    def count_active(self) -> int:
+        """Runs that are queued or running."""
+        with self._db.read() as session:
+            return (
+                session.scalar(
+                    select(func.count())
+                    .select_from(AcceptanceRun)
+                    .where(AcceptanceRun.state.in_(sorted(ACTIVE_STATES)))
+                )
+                or 0
+            )
+
+    # schedules
+
+    def fire(self, engine_id: int, options: Mapping[str, Any], actor: str) -> StartedWork | None:
+        """One firing of an acceptance schedule; `options` are the fields of a request without its engine."""
+        view = self.start(_scheduled(engine_id, options), actor=actor)
+        return StartedWork(WORK_KIND, int(view.id))
+
+    def check_schedule(self, engine_id: int, options: Mapping[str, Any]) -> None:
+        """Raises NotFound when there is no such engine, InvalidInput for options that make no request."""
+        self._fleet.engine_target(engine_id)
+        check(_scheduled(engine_id, options), self._fleet)
+
+
+def _scheduled(engine_id: int, options: Mapping[str, Any]) -> AcceptanceRequest:
+    try:
+        return AcceptanceRequest.model_validate({**options, "engine_id": str(engine_id)})
+    except ValidationError as error:
+        found = tuple(FieldError(f"options.{'.'.join(map(str, e['loc']))}", str(e["msg"])) for e in error.errors())
+        raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None

@@ -65,7 +65,6 @@ class RunEvidence:
     records: RecordsEvidence | None = None  # None: the records could not be looked at (no directory)
     layout_before: str | None = None
     layout_after: str | None = None
-    l1_l2_split: bool = True  # whether the server counts L1 and L2 hits apart
     problems: tuple[Finding, ...] = ()
 
 
@@ -132,6 +131,8 @@ def _arms_complete(evidence: RunEvidence, *, stopped: bool) -> list[Finding]:
 
 def _arm(arm: ArmEvidence, evidence: RunEvidence) -> list[Finding]:
     totals = arm.totals
+    if arm.name == "without_cache":
+        return []  # an engine without the connector: there is nothing to be shown but its answers
     if totals is None:
         return [
             Finding("no_token_evidence", "invalid", "nothing says how many tokens were cached", fixes.STATS, arm.name)
@@ -146,7 +147,7 @@ def _arm(arm: ArmEvidence, evidence: RunEvidence) -> list[Finding]:
     elif arm.name in CACHE_ARMS:
         found += _external(arm, totals, evidence)
     found += _foreign(arm, totals)
-    if arm.name != "without_cache" and totals.too_short > 0:
+    if totals.too_short > 0:
         found.append(
             Finding(
                 "too_short_to_hit",
@@ -212,7 +213,15 @@ def _external(arm: ArmEvidence, totals: Totals, evidence: RunEvidence) -> list[F
         text = f"{totals.external_tokens} of {totals.expected_tokens} expected tokens came from the cache"
         found.append(Finding("share_too_low", "invalid", text, fixes.SHARE, arm.name))
     if arm.name in ("external_l1", "external_l2", "restarted_server"):
-        found += _tier(arm, totals, evidence)
+        found += _tier(arm, totals)
+    if arm.name == "mixed" and totals.local_tokens == 0:
+        text = "the GPU cache served none of the prompts' heads, so nothing was mixed"
+        found.append(Finding("not_mixed", "invalid", text, fixes.PREFIX_CACHING, arm.name))
+    if arm.name == "shared_prefix" and (totals.external_tokens or 0) > (totals.expected_tokens or 0):
+        text = (
+            f"{totals.external_tokens} tokens came from the cache, but the prompts share only {totals.expected_tokens}"
+        )
+        found.append(Finding("more_than_shared", "invalid", text, fixes.SALT, arm.name))
     return found
 
 
@@ -236,36 +245,34 @@ def _reset(arm: ArmEvidence) -> list[Finding]:
     return []
 
 
-def _tier(arm: ArmEvidence, totals: Totals, evidence: RunEvidence) -> list[Finding]:
+def _tier(arm: ArmEvidence, totals: Totals) -> list[Finding]:
     """The tier an arm names must be the one that supplied the tokens."""
     found: list[Finding] = []
     l1 = None if arm.server is None else arm.server.hit_l1
     l2 = None if arm.server is None else arm.server.hit_l2
-    if arm.name == "external_l1":
-        if l1 is None or l2 is None:
-            if evidence.l1_l2_split:
-                text = "the server's counters do not say whether L1 or L2 supplied the tokens"
-                found.append(Finding("tier_unknown", "invalid", text, fixes.COUNTERS, arm.name))
-        elif l2 > 0:
-            text = f"L1 no longer held the records: {l2:.0f} tokens came from L2"
-            found.append(Finding("l1_did_not_hold", "invalid", text, fixes.L1_SMALL, arm.name))
-        return found
-    if arm.name == "external_l2":
-        emptied = arm.l1_emptied
-        if emptied is None or not emptied.done:
-            detail = "" if emptied is None or not emptied.detail else f": {emptied.detail}"
-            text = f"L1 could not be emptied of the run's own records{detail}"
-            found.append(Finding("l1_not_emptied", "invalid", text, fixes.EMPTY_L1, arm.name))
-    if l2 is not None:
-        if l1 is not None and l1 > 0:
-            text = f"{l1:.0f} tokens still came from L1 although it had been emptied of them"
-            found.append(Finding("l1_still_held", "invalid", text, fixes.EMPTY_L1, arm.name))
-        if l2 == 0 and totals.external_tokens:
-            text = "the server counted no L2 hits, so the tokens did not come from disk"
-            found.append(Finding("l2_not_used", "invalid", text, fixes.EMPTY_L1, arm.name))
-    elif evidence.l1_l2_split:
+    if l1 is None or l2 is None:
+        # A server that does not split hits still counts its loads from L2.
+        l1, l2 = None, arm.l2_loads
+    unit = "chunks" if l1 is None else "tokens"
+    if l2 is None:
         text = "the server's counters do not say whether L1 or L2 supplied the tokens"
         found.append(Finding("tier_unknown", "invalid", text, fixes.COUNTERS, arm.name))
+    if arm.name == "external_l1":
+        if l2:
+            text = f"L1 no longer held the records: {l2:.0f} {unit} came from L2"
+            found.append(Finding("l1_did_not_hold", "invalid", text, fixes.L1_SMALL, arm.name))
+        return found
+    emptied = arm.l1_emptied
+    if arm.name == "external_l2" and (emptied is None or not emptied.done):
+        detail = "" if emptied is None or not emptied.detail else f": {emptied.detail}"
+        text = f"L1 could not be emptied of the run's own records{detail}"
+        found.append(Finding("l1_not_emptied", "invalid", text, fixes.EMPTY_L1, arm.name))
+    if l1:
+        text = f"{l1:.0f} tokens still came from L1 although it had been emptied of them"
+        found.append(Finding("l1_still_held", "invalid", text, fixes.EMPTY_L1, arm.name))
+    if l2 == 0 and totals.external_tokens:
+        text = "the server counted no L2 hits, so the tokens did not come from disk"
+        found.append(Finding("l2_not_used", "invalid", text, fixes.EMPTY_L1, arm.name))
     return found
 
 

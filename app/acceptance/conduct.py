@@ -1,0 +1,324 @@
+"""What a run does, in order: prompts, warm-up, then batch by batch the arms (RULES.md §3).
+
+cold → (the same again under new salts: the noise floor) → warm → wait until stored → reset → external L1 → reset and
+L1 emptied of our keys → external L2 → mixed, shared prefix, changed head → the second engine → restarts.
+A batch is as many prompts as fit the caches at once. The first prompt of each batch is a probe: asked without streaming
+after each reset, so that vLLM says what its own cache served; it proves the reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from app.acceptance import fixes, own_records
+from app.acceptance.answers import AnswerSet
+from app.acceptance.arms import ArmPlan, Asking, Item, row_of
+from app.acceptance.compare import WRONG, compare_pair
+from app.acceptance.evidence import RecordsEvidence, ResetEvidence, StoredEvidence, resolve
+from app.acceptance.facts import Facts
+from app.acceptance.own_records import OwnRecords
+from app.acceptance.profiles import ProfileNumbers
+from app.acceptance.prompts import Prompt, salt
+from app.acceptance.stack import Asked, RunStopped, Stack
+from app.acceptance.tolerance import Mode, Tolerance, fix_tolerance, noise_floor
+from app.acceptance.verdict import CACHE_ARMS, Finding
+from app.lmcache.metrics import ServerMetrics
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What one run is to do: the request with every default filled in."""
+
+    run_key: str
+    arms: tuple[str, ...]
+    numbers: ProfileNumbers
+    mode: Mode | None
+    concurrency: int
+    tolerance: Mapping[str, float | None]
+    allow_clear_l1: bool
+
+
+@dataclass
+class Seen:
+    """What a run saw outside its arms."""
+
+    problems: list[Finding] = field(default_factory=list)
+    tolerance: Tolerance | None = None
+    stored: StoredEvidence | None = None
+    before: list[OwnRecords] = field(default_factory=list)
+    records: RecordsEvidence | None = None
+    probes: list[dict[str, Any]] = field(default_factory=list)
+
+
+class StepLog(Protocol):
+    """The live step list."""
+
+    async def begin(self, name: str) -> None: ...
+
+    async def end(self, name: str, detail: str | None) -> None: ...
+
+
+class Conduct:
+    """One run's way through its arms. `seen` and `asking.results` hold what came of it, also after an exception."""
+
+    def __init__(
+        self, plan: RunPlan, stack: Stack, facts: Facts, asking: Asking, steps: StepLog, second: Stack | None = None
+    ) -> None:
+        assert facts.chunk_size is not None
+        self._steps = steps
+        self._last = True
+        self._plan = plan
+        self._stack = stack
+        self._second = second
+        self._chunk = facts.chunk_size
+        self._mode: Mode = plan.mode or "near_tie"
+        self.asking = asking
+        self.seen = Seen()
+
+    def wants(self, *arms: str) -> bool:
+        """Whether any of these arms was asked for."""
+        return any(a in self._plan.arms for a in arms)
+
+    @property
+    def salted(self) -> bool:
+        """Whether prompts carry a cache salt of their own (else a nonce)."""
+        return self._stack.use_salt
+
+    async def warm_up(self, prompt: Prompt) -> None:
+        """One request that counts nowhere (the first after a start differs), and shows what the engine reports."""
+        asked = await self._stack.ask(replace(prompt, key="warmup"), salt(self._plan.run_key, "warmup"), stream=True)
+        self._refused([asked], "the warm-up request")
+        self.asking.bracket = asked.counts.cached_tokens is None
+
+    async def batch(self, prompts: Sequence[Prompt], probe: Prompt, *, first: bool, last: bool) -> None:
+        """All arms over one batch."""
+        self._last = last
+        counters = await self._stack.server_metrics()
+        async with self._step("arm:cold"):
+            cold = await self._cold(prompts, probe)
+            if first:
+                await self._noise(prompts, cold)
+        reference = cold
+        if self.wants("warm"):
+            async with self._step("arm:warm"):
+                asked = await self._probe(probe, "warm")
+                plan = ArmPlan(probe=asked, reference=cold)
+                reference = await self.asking.arm("warm", self._stack, self._items(prompts), plan)
+        if self.wants(*CACHE_ARMS):
+            async with self._step("stored"):
+                await self._wait_stored(prompts, probe, counters)
+        arms: tuple[tuple[str, Callable[[], Awaitable[None]]], ...] = (
+            ("external_l1", lambda: self._external("external_l1", prompts, probe, reference)),
+            ("external_l2", lambda: self._external("external_l2", prompts, probe, reference)),
+            ("mixed", lambda: self._mixed(prompts, probe, reference)),
+            ("shared_prefix", lambda: self._shared_prefix(prompts, probe)),
+            ("changed_head", lambda: self._changed_head(prompts)),
+            ("cross_engine", lambda: self._cross_engine(prompts)),
+            ("without_cache", lambda: self._without_cache(prompts, reference)),
+        )
+        for name, conduct in arms:
+            if self.wants(name):
+                async with self._step(f"arm:{name}"):
+                    await conduct()
+
+    @asynccontextmanager
+    async def _step(self, name: str) -> AsyncIterator[None]:
+        """Marks a step as running; done once its last batch is through."""
+        await self._steps.begin(name)
+        yield
+        if self._last:
+            await self._steps.end(name, None)
+
+    # cold and what it fixes
+
+    async def _cold(self, prompts: Sequence[Prompt], probe: Prompt) -> AnswerSet:
+        await self._probe(probe, "cold")
+        answers = await self.asking.arm("cold", self._stack, self._items(prompts), ArmPlan(local_empty=True))
+        if answers.answers and all(a.refusal is not None for a in answers.answers.values()):
+            first = next(iter(answers.answers.values())).refusal
+            assert first is not None
+            text = f"the engine refused every prompt (HTTP {first.http_status}: {first.message})"
+            raise RunStopped(Finding("engine_refused", "error", text, fixes.REFUSED, "cold"))
+        return answers
+
+    async def _noise(self, prompts: Sequence[Prompt], cold: AnswerSet) -> None:
+        """The same prompts cold again, under new salts: what they differ by is the floor of the tolerance (E4)."""
+        lenient = fix_tolerance(self._mode, noise_floor([], 0), max_abs_nats=float("inf"))
+        differences: list[float | None] = []
+        diverged = 0
+        rows: list[dict[str, Any]] = []
+        for repeat in range(1, self._plan.numbers.repeats + 1):
+            for prompt in prompts[: self._plan.numbers.repeated_prompts]:
+                again = await self._stack.ask(prompt, salt(self._plan.run_key, prompt.key, repeat), stream=True)
+                pair = compare_pair(prompt.key, cold.answers.get(prompt.key), again.answer, lenient)
+                differences.append(pair.max_abs)
+                diverged += pair.outcome in WRONG
+                tokens = resolve(again.counts, self._chunk, local_empty=True)
+                rows.append(row_of("cold", again, tokens, repeat=repeat))
+        await asyncio.to_thread(self.asking.save, rows)
+        self.seen.tolerance = fix_tolerance(self._mode, noise_floor(differences, diverged), **self._plan.tolerance)
+        self.asking.tolerance = self.seen.tolerance
+
+    async def _wait_stored(self, prompts: Sequence[Prompt], probe: Prompt, counters: ServerMetrics | None) -> None:
+        need_l2 = self.wants("external_l2", "restarted_server")
+        stored = await self._stack.wait_stored(self._chunks([probe, *prompts]), counters, need_l2=need_l2)
+        self.seen.stored = stored
+        if stored.reached_l1 is False and stored.reached_l2 is not True:
+            text = f"what the cold arm computed never reached the cache server within {stored.waited_seconds:.0f} s"
+            raise RunStopped(Finding("nothing_stored", "invalid", text, fixes.NOT_STORED))
+        if stored.reached_l2 and self._stack.use_salt and self._stack.stores:
+            looked = await asyncio.to_thread(own_records.find, self._stack.stores, self._stack.salt_prefix)
+            self.seen.before.append(await asyncio.to_thread(own_records.with_checksums, self._stack.stores, looked))
+
+    def _chunks(self, prompts: Sequence[Prompt]) -> dict[str, int]:
+        """Whole chunks that each salt must have stored, by the lengths the engine counted."""
+        lengths = self.asking.lengths
+        return {self._salt(p): lengths.get(self._salt(p), p.tokens or 0) // self._chunk for p in prompts}
+
+    # arms that read from the cache
+
+    async def _emptied_l0(self, probe: Prompt, arm: str) -> tuple[ResetEvidence, Asked]:
+        """The GPU cache emptied, and proven so by the probe."""
+        reset = await self._stack.reset()
+        self._check_reset(reset, arm)
+        return await self._prove(reset, probe, arm)
+
+    async def _prove(self, reset: ResetEvidence, probe: Prompt, arm: str) -> tuple[ResetEvidence, Asked]:
+        asked = await self._probe(probe, arm)
+        proven = self._stack.prove_reset(reset, asked)
+        if proven.effective is False:
+            text = "the engine acknowledged the reset of its prefix cache, but still served a prompt from it"
+            raise RunStopped(Finding("reset_had_no_effect", "invalid", text, fixes.RESET_LIES, arm))
+        return proven, asked
+
+    def _check_reset(self, reset: ResetEvidence, arm: str) -> None:
+        if reset.state == "unavailable":
+            text = "the engine has no /reset_prefix_cache (its dev mode is off), so its GPU cache cannot be emptied"
+            raise RunStopped(Finding("reset_unavailable", "invalid", text, fixes.DEV_MODE, arm))
+        if reset.state == "busy":
+            text = f"the engine could not empty its prefix cache for {reset.waited_seconds:.0f} s: blocks are in use"
+            raise RunStopped(Finding("reset_busy", "invalid", text, fixes.BUSY, arm))
+
+    async def _external(self, name: str, prompts: Sequence[Prompt], probe: Prompt, reference: AnswerSet) -> None:
+        if name == "external_l2" and self.seen.stored is not None and self.seen.stored.reached_l2 is not True:
+            stored = self.seen.stored
+            counted = stored.on_disk if stored.on_disk is not None else stored.completed_l2
+            text = f"{counted} of {stored.expected} records reached L2 within {stored.waited_seconds:.0f} s"
+            raise RunStopped(Finding("never_reached_l2", "invalid", text, fixes.NEVER_L2, name))
+        reset = await self._stack.reset()
+        self._check_reset(reset, name)
+        emptied = None
+        if name == "external_l2":
+            salts = [self._salt(p) for p in (probe, *prompts)]
+            emptied = await self._stack.empty_l1(salts, allow_clear=self._plan.allow_clear_l1)
+            if not emptied.done:
+                text = f"L1 could not be emptied of the run's own records: {emptied.detail}"
+                raise RunStopped(Finding("l1_not_emptied", "invalid", text, fixes.EMPTY_L1, name))
+        reset, asked = await self._prove(reset, probe, name)
+        plan = ArmPlan(
+            local_empty=reset.effective is True, probe=asked, reset=reset, l1_emptied=emptied, reference=reference
+        )
+        await self.asking.arm(name, self._stack, self._items(prompts), plan)
+        if name == "external_l2":
+            await self._look_again()
+
+    async def _look_again(self) -> None:
+        """The run's own records compared with what they were when they had just been stored."""
+        if not self.seen.before:
+            return
+        before = self.seen.before[-1]
+        looked = await asyncio.to_thread(own_records.find, self._stack.stores, self._stack.salt_prefix)
+        if before.checksums:
+            looked = await asyncio.to_thread(own_records.with_checksums, self._stack.stores, looked)
+        self.seen.records = own_records.compare_looks(before, looked)
+
+    async def _mixed(self, prompts: Sequence[Prompt], probe: Prompt, reference: AnswerSet) -> None:
+        """Heads from the GPU cache, the rest from the cache server."""
+        fit = [p for p in prompts if (self._length(p) or 0) >= 2 * self._chunk and _head(p, self._chunk) is not None]
+        reset, _ = await self._emptied_l0(probe, "mixed")
+        for prompt in fit:
+            head = _head(prompt, self._chunk)
+            assert head is not None
+            await self._stack.ask(head, self._salt(prompt), stream=False)
+        plan = ArmPlan(split=True, reset=reset, reference=reference)
+        await self.asking.arm("mixed", self._stack, self._items(fit), plan)
+
+    async def _shared_prefix(self, prompts: Sequence[Prompt], probe: Prompt) -> None:
+        """The same documents with other questions: cold under their own salts first, then behind the old records."""
+        fit = [p for p in prompts if p.other is not None and (p.shared_tokens or 0) >= self._chunk]
+        cold: list[Asked] = []
+        for prompt in fit:
+            assert prompt.other is not None
+            cold.append(await self._stack.ask(prompt.other, self._salt(prompt.other), stream=True))
+        reference = AnswerSet.of("cold, other question", [a.answer for a in cold])
+        reset, asked = await self._emptied_l0(probe, "shared_prefix")
+        items = [Item(p.other, self._salt(p), p.shared_tokens) for p in fit if p.other is not None]
+        plan = ArmPlan(local_empty=reset.effective is True, probe=asked, reset=reset, reference=reference)
+        await self.asking.arm("shared_prefix", self._stack, items, plan)
+
+    async def _changed_head(self, prompts: Sequence[Prompt]) -> None:
+        fit = [p.changed for p in prompts if p.changed is not None]
+        cold = [await self._stack.ask(p, self._salt(p), stream=True) for p in fit]
+        reference = AnswerSet.of("cold, changed head", [a.answer for a in cold])
+        items = [Item(p.changed, self._salt(p), 0) for p in prompts if p.changed is not None]
+        await self.asking.arm("changed_head", self._stack, items, ArmPlan(local_empty=True, reference=reference))
+
+    async def _cross_engine(self, prompts: Sequence[Prompt]) -> None:
+        """Stored by the first engine, read by the second, whose own cold is the reference."""
+        second = self._second
+        assert second is not None
+        cold = [await second.ask(p, salt(self._plan.run_key, f"{p.key}x"), stream=True) for p in prompts]
+        reference = AnswerSet.of(f"cold on {second.engine.name}", [a.answer for a in cold])
+        plan = ArmPlan(local_empty=True, reference=reference)
+        await self.asking.arm("cross_engine", second, self._items(prompts), plan)
+
+    async def _without_cache(self, prompts: Sequence[Prompt], reference: AnswerSet) -> None:
+        assert self._second is not None
+        await self.asking.arm("without_cache", self._second, self._items(prompts), ArmPlan(reference=reference))
+
+    # small parts
+
+    async def _probe(self, probe: Prompt, arm: str) -> Asked:
+        asked = await self._stack.ask(probe, self._salt(probe), stream=False, count=self.asking.bracket)
+        self._refused([asked], f"the probe before {arm}")
+        self.asking.remember(asked)
+        self.seen.probes.append(
+            {
+                "before": arm,
+                "prompt_tokens": asked.counts.prompt_tokens,
+                "local_tokens": asked.counts.stats_local,
+                "external_tokens": asked.counts.stats_external,
+                "cached_tokens": asked.counts.cached_tokens,
+            }
+        )
+        return asked
+
+    def _refused(self, asked: Sequence[Asked], what: str) -> None:
+        for a in asked:
+            if a.answer.refusal is not None and not self.asking.results["cold"].evidence.answered:
+                refusal = a.answer.refusal
+                text = f"the engine refused {what} (HTTP {refusal.http_status}: {refusal.message})"
+                raise RunStopped(Finding("engine_refused", "error", text, fixes.REFUSED))
+
+    def _items(self, prompts: Sequence[Prompt]) -> list[Item]:
+        return [Item(p, self._salt(p)) for p in prompts]
+
+    def _salt(self, prompt: Prompt) -> str:
+        return salt(self._plan.run_key, prompt.key)
+
+    def _length(self, prompt: Prompt) -> int | None:
+        return self.asking.lengths.get(self._salt(prompt), prompt.tokens)
+
+
+def _head(prompt: Prompt, chunk_size: int) -> Prompt | None:
+    """The first half of a prompt, in whole chunks where its tokens are known; None where it cannot be cut."""
+    if prompt.token_ids is not None:
+        chunks = len(prompt.token_ids) // chunk_size // 2
+        return replace(prompt, token_ids=prompt.token_ids[: chunks * chunk_size], max_tokens=1) if chunks else None
+    if prompt.text is not None:
+        return replace(prompt, text=prompt.text[: len(prompt.text) // 2], max_tokens=1)
+    return None

@@ -1,0 +1,79 @@
+"""What a run would take and whom it would disturb, before it is started. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.acceptance.profiles import PROFILES
+from app.acceptance.prompts import plan_probe, plan_prompts
+from app.acceptance.schemas import EstimateView
+from app.acceptance.verdict import CACHE_ARMS
+from app.fleet.schemas import EngineView, ServerView
+
+#: Characters of an own prompt taken as one token, where nobody has counted them yet.
+_CHARACTERS_PER_TOKEN = 4
+
+
+def estimate(
+    frozen: Mapping[str, Any], engine: EngineView, server: ServerView, past_arms: Sequence[Mapping[str, Any]]
+) -> EstimateView:
+    """Requests, tokens, seconds (from the arms of the last pass, scaled by tokens), and what is disturbed."""
+    numbers = PROFILES[frozen["profile"]]
+    chunk = server.chunk_size or 256
+    longest = None if engine.max_model_len is None else engine.max_model_len - numbers.max_tokens
+    if frozen["prompts"]:
+        lengths = [max(1, len(p["prompt"]) // _CHARACTERS_PER_TOKEN) for p in frozen["prompts"]]
+    else:
+        lengths = [p.tokens for p in plan_prompts(numbers, chunk, longest=longest, lengths=frozen["lengths"])]
+    arms = list(frozen["arms"])
+    repeats = min(numbers.repeated_prompts, len(lengths)) * numbers.repeats
+    # Arms with variants ask their prompts twice: cold for the reference, then behind the old records.
+    asked = len(arms) + sum(1 for a in arms if a in ("mixed", "shared_prefix", "changed_head", "cross_engine"))
+    probe = plan_probe(chunk, 0, longest).tokens
+    tokens = asked * sum(lengths) + sum(sorted(lengths)[:repeats]) + (len(arms) + 1) * probe
+    warnings: list[str] = []
+    if server.chunk_size is None:
+        warnings.append("the server's chunk size is not known yet; 256 is assumed")
+    if engine.reset_available is False and any(a in CACHE_ARMS for a in arms):
+        warnings.append("the engine's dev mode is off, so its GPU cache cannot be emptied: the run would end invalid")
+    if engine.running or engine.waiting:
+        warnings.append(f"the engine serves {engine.running or 0} requests just now")
+    return EstimateView(
+        arms=arms,
+        prompts=len(lengths),
+        requests=asked * len(lengths) + repeats + len(arms) + 1,
+        prompt_tokens=tokens,
+        seconds=_seconds(tokens, past_arms),
+        disturbs=_disturbs(arms, frozen),
+        warnings=warnings,
+    )
+
+
+def _seconds(tokens: int, past_arms: Sequence[Mapping[str, Any]]) -> float | None:
+    """By the last pass: its time to first token for its tokens. None before there is one."""
+    spent = 0.0
+    counted = 0
+    for arm in past_arms:
+        mean = (arm.get("ttft_ms") or {}).get("mean")
+        if mean is not None and arm.get("prompt_tokens"):
+            spent += mean / 1000 * (arm.get("requests") or 0)
+            counted += arm["prompt_tokens"]
+    return None if counted == 0 else spent / counted * tokens + 5.0
+
+
+def _disturbs(arms: Sequence[str], frozen: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    if any(a in CACHE_ARMS for a in arms):
+        found.append("the engine's GPU prefix cache is emptied several times, for everybody who uses the engine")
+    if "external_l2" in arms:
+        found.append(
+            "the cache server's whole L1 is emptied, for every engine"
+            if frozen["allow_clear_l1"]
+            else "the run's own records are dropped from L1; nobody else's"
+        )
+    if "restarted_server" in arms:
+        found.append("the cache server is restarted")
+    if "restarted_engine" in arms:
+        found.append("the engine is restarted")
+    return found

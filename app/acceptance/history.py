@@ -1,0 +1,185 @@
+"""Runs side by side, and what changed since the last pass. Pure but for reading stored answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.acceptance.answers import Answer, AnswerSet
+from app.acceptance.compare import compare
+from app.acceptance.results import comparison_view
+from app.acceptance.schemas import (
+    AcceptanceRunView,
+    ComparisonView,
+    LatestView,
+    RunComparisonView,
+    RunDifferenceView,
+)
+from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceRun
+from app.acceptance.tolerance import Tolerance, fix_tolerance, noise_floor
+from app.fleet.schemas import EngineView, ServerView
+
+#: Frozen fields whose change makes a pass stale; nested settings are compared one by one.
+STALE_FIELDS = ("model", "model_root", "engine_version", "server_version", "layout_fingerprint", "chunk_size")
+PASSES = ("pass", "pass_with_near_ties")
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[RunDifferenceView]:
+    """Frozen facts that are known on both sides and differ."""
+    found = [
+        RunDifferenceView(field=f, a=a.get(f), b=b.get(f))
+        for f in STALE_FIELDS
+        if a.get(f) is not None and b.get(f) is not None and a[f] != b[f]
+    ]
+    one, two = a.get("settings") or {}, b.get("settings") or {}
+    return found + [
+        RunDifferenceView(field=f"settings.{name}", a=one[name], b=two[name])
+        for name in sorted(set(one) & set(two))
+        if one[name] is not None and two[name] is not None and one[name] != two[name]
+    ]
+
+
+def facts_now(engine: EngineView, server: ServerView | None) -> dict[str, Any]:
+    """The same fields as a run freezes, from the last polls; None where they do not tell."""
+    layout = None
+    if server is not None:
+        live = {
+            v.fingerprint
+            for v in server.layouts
+            if v.live and (v.model_name in engine.model_roots or not engine.model_roots)
+        }
+        # Several live layouts of one model: a restart that is not over yet; which one is ours is not known.
+        layout = live.pop() if len(live) == 1 else None
+    return {
+        "model": engine.model_names[0] if engine.model_names else None,
+        "model_root": engine.model_roots[0] if engine.model_roots else None,
+        "engine_version": engine.version,
+        "server_version": server.version if server is not None else None,
+        "layout_fingerprint": layout,
+        "chunk_size": server.chunk_size if server is not None else None,
+        "settings": {
+            "dtype": engine.facts.dtype,
+            "kv_cache_dtype": engine.facts.kv_cache_dtype,
+            "block_size": engine.facts.block_size,
+            "enable_prefix_caching": engine.facts.prefix_caching,
+            "revision": engine.facts.revision,
+        },
+    }
+
+
+def latest(
+    engine: EngineView,
+    server: ServerView | None,
+    last_run: AcceptanceRunView | None,
+    last_pass: AcceptanceRunView | None,
+) -> LatestView:
+    """Whether the last pass still speaks for what runs now."""
+    if last_pass is None:
+        state, reason, changed = "never", "no acceptance run of this engine has passed yet", []
+    else:
+        changed = differences(last_pass.frozen, facts_now(engine, server))
+        if changed:
+            names = ", ".join(d.field.removeprefix("settings.").replace("_", " ") for d in changed[:4])
+            state, reason = "stale", f"{names} changed since the last pass"
+        elif engine.polled_at is None or engine.health.state in ("unreachable", "unknown"):
+            state, reason = "unknown", "the engine has not been read, so nobody knows what changed"
+        elif last_run is not None and last_run.id != last_pass.id and last_run.verdict not in (None, *PASSES):
+            state, reason = "stale", f"the last run since that pass ended {last_run.verdict}"
+        else:
+            state, reason = "fresh", "nothing that is watched changed since the last pass"
+    return LatestView(
+        engine_id=engine.id,
+        state=state,
+        reason=reason,
+        last_run=last_run,
+        last_pass=last_pass,
+        changed=changed,
+    )
+
+
+def compare_runs(session: Session, a: AcceptanceRunView, b: AcceptanceRunView) -> RunComparisonView:
+    """Two ended runs; answers are compared where both asked the same prompts."""
+    run_a, run_b = int(a.id), int(b.id)
+    digests_a, digests_b = _digests(session, run_a), _digests(session, run_b)
+    same = {key for key, digest in digests_a.items() if digests_b.get(key) == digest}
+    tolerance = _tolerance(b) or _tolerance(a) or fix_tolerance("near_tie", noise_floor([], 0))
+    arms = [x.name for x in a.arms if x.name in {y.name for y in b.arms}]
+    comparisons: list[ComparisonView] = []
+    for arm in arms:
+        left, right = _answers(session, run_a, arm, same), _answers(session, run_b, arm, same)
+        if left.answers and right.answers:
+            view = comparison_view(compare(left, right, tolerance))
+            comparisons.append(view.model_copy(update={"arm": arm, "reference": f"run {a.id}"}))
+    return RunComparisonView(
+        a=a,
+        b=b,
+        same_prompts=bool(same) and digests_a == digests_b,
+        differences=differences(a.frozen, b.frozen),
+        arms=_arm_pairs(a, b),
+        comparisons=comparisons,
+    )
+
+
+def _arm_pairs(a: AcceptanceRunView, b: AcceptanceRunView) -> list[dict[str, Any]]:
+    by_name_a, by_name_b = {x.name: x for x in a.arms}, {x.name: x for x in b.arms}
+    rows: list[dict[str, Any]] = []
+    for name in dict.fromkeys([*by_name_a, *by_name_b]):
+        one, two = by_name_a.get(name), by_name_b.get(name)
+        ttft_one = one.ttft_ms.median if one else None
+        ttft_two = two.ttft_ms.median if two else None
+        score_one = one.score.value if one and one.score else None
+        score_two = two.score.value if two and two.score else None
+        rows.append(
+            {
+                "name": name,
+                "a": one.model_dump() if one else None,
+                "b": two.model_dump() if two else None,
+                "ttft_median_change": ttft_two / ttft_one - 1 if ttft_one and ttft_two is not None else None,
+                "score_change": score_two - score_one if score_one is not None and score_two is not None else None,
+            }
+        )
+    return rows
+
+
+def _digests(session: Session, run_id: int) -> dict[str, str]:
+    rows = session.execute(
+        select(AcceptancePrompt.key, AcceptancePrompt.digest).where(
+            AcceptancePrompt.run_id == run_id, AcceptancePrompt.kind != "probe"
+        )
+    )
+    return {row.key: row.digest for row in rows}
+
+
+def _answers(session: Session, run_id: int, arm: str, keys: set[str]) -> AnswerSet:
+    rows: Sequence[dict[str, Any]] = session.scalars(
+        select(AcceptanceAnswer.data).where(
+            AcceptanceAnswer.run_id == run_id,
+            AcceptanceAnswer.arm == arm,
+            AcceptanceAnswer.repeat == 0,
+            AcceptanceAnswer.probe.is_(False),
+        )
+    ).all()
+    return AnswerSet.of(arm, [a for a in map(Answer.from_json, rows) if a.prompt in keys])
+
+
+def _tolerance(run: AcceptanceRunView) -> Tolerance | None:
+    stored = run.evidence.get("tolerance")
+    if not stored:
+        return None
+    return fix_tolerance(
+        stored["mode"],
+        noise_floor([stored["floor"]["max_abs_nats"]], 0),
+        max_abs_nats=stored["max_abs_nats"],
+        near_tie_gap_nats=stored["near_tie_gap_nats"],
+    )
+
+
+def last_row(session: Session, engine_id: int, *, passed: bool) -> AcceptanceRun | None:
+    """The newest ended run of an engine, or the newest that passed."""
+    query = select(AcceptanceRun).where(AcceptanceRun.engine_id == engine_id, AcceptanceRun.finished_at.is_not(None))
+    if passed:
+        query = query.where(AcceptanceRun.verdict.in_(PASSES))
+    return session.scalar(query.order_by(AcceptanceRun.id.desc()).limit(1))

@@ -1,0 +1,65 @@
+"""What a run needs from other rooms, as small protocols: passed in, never imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sqlalchemy.orm import Session
+
+from app.fleet.schemas import EngineView, ServerView
+from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
+
+
+class Audit(Protocol):
+    """The audit trail."""
+
+    def record(
+        self,
+        session: Session,
+        *,
+        actor: str,
+        action: str,
+        target_kind: str,
+        target_id: object,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+
+class Fleet(Protocol):
+    """The targets."""
+
+    def engine_target(self, engine_id: int) -> EngineTarget: ...
+
+    def server_target(self, server_id: int) -> ServerTarget: ...
+
+    def store_targets(self, server_id: int | None = None) -> list[StoreTarget]: ...
+
+    def get_engine(self, engine_id: int) -> EngineView: ...
+
+    def get_server(self, server_id: int) -> ServerView: ...
+
+    def mark_data_path_proven(self, server_id: int, at: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What became of a run's own records. `left` counts those that stayed, `reason` says why."""
+
+    removed: int
+    bytes: int
+    left: int
+    reason: str | None = None
+
+
+class RecordRemover(Protocol):
+    """Removal of named records of one store by cleanup's rules (RULES.md §2); cleanup implements it."""
+
+    def remove_named(self, store_id: int, names: Sequence[bytes], *, why: str, actor: str) -> Removal: ...
+
+
+class RestartHooks(Protocol):
+    """Restarting a target the way the operator set up. Returns when the hook has ended; raises TierkeeperError."""
+
+    def restart(self, hook_id: int, target_kind: str) -> None: ...

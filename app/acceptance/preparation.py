@@ -1,0 +1,114 @@
+"""From a run's request to the prompts that are sent: built or given, measured by the engine, grouped into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.acceptance import fixes
+from app.acceptance.conduct import RunPlan
+from app.acceptance.facts import Facts
+from app.acceptance.lexicon import Tokenizer
+from app.acceptance.prompts import (
+    Planned,
+    Prompt,
+    as_text,
+    assemble,
+    batches,
+    own_prompt,
+    plan_probe,
+    plan_prompts,
+    texts_of,
+    with_nonce,
+    words_for,
+    write_text,
+)
+from app.acceptance.stack import RunStopped, Stack
+from app.acceptance.verdict import Finding
+from app.errors import TargetError
+from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
+
+
+@dataclass(frozen=True)
+class RunInput:
+    """Everything a run needs, read from its row before it begins."""
+
+    plan: RunPlan
+    profile: str
+    engine: EngineTarget
+    server: ServerTarget
+    stores: tuple[StoreTarget, ...]
+    second: EngineTarget | None
+    own: tuple[Mapping[str, Any], ...]
+    api: str
+    lengths: tuple[int, ...]
+    deadline: float
+    request_timeout: float
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Batches, one probe for each, and the warm-up prompt."""
+
+    groups: tuple[tuple[Prompt, ...], ...]
+    probes: tuple[Prompt, ...]
+    warm_up: Prompt
+
+
+async def prepare(given: RunInput, stack: Stack, facts: Facts) -> Prepared:
+    """Raises RunStopped where the engine cannot be asked, or a prompt is longer than it takes."""
+    assert facts.chunk_size is not None
+    numbers = given.plan.numbers
+    longest = None if facts.max_model_len is None else facts.max_model_len - numbers.max_tokens
+    chat = given.api == "chat"
+    tokenizer = Tokenizer(stack.vllm, stack.model, given.plan.run_key)
+    planned = () if given.own else plan_prompts(numbers, facts.chunk_size, longest=longest, lengths=given.lengths)
+    try:
+        prompts = [*_own(given, chat), *await _built(planned, tokenizer, numbers.max_tokens, chat=chat)]
+        prompts = [await tokenizer.measure(p) for p in prompts]
+        room = facts.batch_tokens()
+        groups = batches(prompts, tokens_per_batch=None if room is None else max(1, room - 4 * facts.chunk_size))
+        extra = [plan_probe(facts.chunk_size, i, longest) for i in range(len(groups) + 1)]
+        probes = [
+            replace(p, probe=True, max_tokens=1, other=None, changed=None)
+            for p in await _built(extra, tokenizer, numbers.max_tokens, chat=chat)
+        ]
+        if not stack.use_salt:
+            lexicon = await tokenizer.learn([given.plan.run_key])
+            ids = lexicon[given.plan.run_key] if lexicon is not None else ()
+            groups = tuple(tuple(with_nonce(p, given.plan.run_key, ids) for p in g) for g in groups)
+            probes = [with_nonce(p, given.plan.run_key, ids) for p in probes]
+    except TargetError as error:
+        text = f"engine {given.engine.name}: {error.detail}"
+        raise RunStopped(Finding("engine_trouble", "error", text, fixes.ENGINE_DOWN)) from error
+    too_long = [p.key for p in prompts if longest is not None and (p.tokens or 0) > longest]
+    if too_long:
+        text = f"prompts {', '.join(too_long[:5])} are longer than the {longest} tokens the engine takes"
+        raise RunStopped(Finding("prompt_too_long", "invalid", text, fixes.SHORTER))
+    return Prepared(groups, tuple(probes[:-1]), probes[-1])
+
+
+def _own(given: RunInput, chat: bool) -> list[Prompt]:
+    return [
+        own_prompt(
+            f"p{i + 1:02}",
+            own["prompt"],
+            expected=own.get("expected"),
+            scoring=own.get("score"),
+            max_tokens=own.get("max_tokens") or given.plan.numbers.max_tokens,
+            chat=chat,
+        )
+        for i, own in enumerate(given.own)
+    ]
+
+
+async def _built(planned: Sequence[Planned], tokenizer: Tokenizer, max_tokens: int, *, chat: bool) -> list[Prompt]:
+    texts = [write_text(p.sizing.kind, p.seed, words_for(p.tokens)) for p in planned]
+    pairs = list(zip(planned, texts, strict=True))
+    lexicon = None
+    if not chat and pairs:
+        lexicon = await tokenizer.learn(t for _, parts in pairs for t in texts_of(parts))
+    if lexicon is None:
+        return [as_text(p.key, parts, p.sizing, p.tokens, max_tokens, chat=chat) for p, parts in pairs]
+    return [assemble(p.key, parts, p.sizing, p.tokens, lexicon, max_tokens) for p, parts in pairs]

@@ -1,0 +1,116 @@
+"""Writing a run's rows while it goes on: steps, prompts, answers. Each call is one short unit of work in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from app.acceptance.prompts import Prompt
+from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceStep
+from app.clock import Clock
+from app.database import Database
+
+_SECONDS_BETWEEN_WRITES = 0.5
+
+
+class Recorder:
+    """The rows of one run. Not shared between runs."""
+
+    def __init__(self, db: Database, clock: Clock, run_id: int) -> None:
+        self._db = db
+        self._clock = clock
+        self._run_id = run_id
+        self._last_progress = 0.0
+
+    def plan(self, steps: Sequence[tuple[str, str]]) -> None:
+        """The step list as far as it is known: (name, title), all waiting."""
+        with self._db.write() as session:
+            session.execute(
+                insert(AcceptanceStep),
+                [
+                    {"run_id": self._run_id, "position": i, "name": name, "title": title, "state": "waiting"}
+                    for i, (name, title) in enumerate(steps)
+                ],
+            )
+
+    def begin(self, name: str, total: int | None = None, detail: str = "") -> None:
+        """A step runs now. A step of several batches begins several times; its counts add up."""
+        now = self._clock()
+        with self._db.write() as session:
+            row = session.scalar(
+                select(AcceptanceStep).where(AcceptanceStep.run_id == self._run_id, AcceptanceStep.name == name)
+            )
+            if row is None:
+                return
+            row.state = "running"
+            row.started_at = row.started_at or now
+            row.detail = detail or row.detail
+            if total is not None:
+                row.total = total
+
+    def advance(self, name: str, done: int, *, force: bool = False) -> None:
+        """How many requests of a step are done; written at most twice a second."""
+        now = self._clock()
+        if not force and 0 <= now - self._last_progress < _SECONDS_BETWEEN_WRITES:
+            return
+        self._last_progress = now
+        self._change(name, done=done)
+
+    def end(self, name: str, state: str = "done", detail: str | None = None, done: int | None = None) -> None:
+        """A step is over: done, failed or skipped."""
+        values: dict[str, Any] = {"state": state, "finished_at": self._clock()}
+        if detail is not None:
+            values["detail"] = detail
+        if done is not None:
+            values["done"] = done
+        self._change(name, **values)
+
+    def close(self, state: str, detail: str) -> None:
+        """What still runs ends in `state`, what never began is skipped."""
+        now = self._clock()
+        of_run = AcceptanceStep.run_id == self._run_id
+        with self._db.write() as session:
+            session.execute(
+                update(AcceptanceStep)
+                .where(of_run, AcceptanceStep.state == "running")
+                .values(state=state, finished_at=now, detail=detail)
+            )
+            session.execute(
+                update(AcceptanceStep).where(of_run, AcceptanceStep.state == "waiting").values(state="skipped")
+            )
+
+    def prompts(self, prompts: Sequence[Prompt]) -> None:
+        """The prompts as they will be sent, variants included."""
+        rows = [
+            {
+                "run_id": self._run_id,
+                "key": p.key,
+                "kind": "probe" if p.probe else p.kind,
+                "digest": p.digest,
+                "content": p.content,
+                "expected": p.expected,
+                "scoring": p.scoring,
+                "max_tokens": p.max_tokens,
+            }
+            for prompt in prompts
+            for p in (prompt, prompt.other, prompt.changed)
+            if p is not None
+        ]
+        with self._db.write() as session:
+            session.execute(insert(AcceptancePrompt), rows)
+
+    def answers(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Answers with their evidence, as columns of AcceptanceAnswer without the run."""
+        if rows:
+            with self._db.write() as session:
+                session.execute(insert(AcceptanceAnswer), [{"run_id": self._run_id, **row} for row in rows])
+
+    def _change(self, name: str, **values: Any) -> None:
+        with self._db.write() as session:
+            session.execute(
+                update(AcceptanceStep)
+                .where(AcceptanceStep.run_id == self._run_id, AcceptanceStep.name == name)
+                .values(**values)
+            )

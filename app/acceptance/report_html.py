@@ -1,0 +1,189 @@
+"""The self-contained HTML report: one file, no script, no request to anywhere. Pure."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from app.acceptance.schemas import AcceptanceRunView, ArmView, ComparisonView, DivergenceView, PairView
+
+_STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--mute:#59636e;--line:#d1d9e0;--good:#1a7f37;--bad:#cf222e;
+--warn:#9a6700;--bar:#0969da}
+@media(prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--mute:#9198a1;--line:#3d444d;--good:#3fb950;
+--bad:#f85149;--warn:#d29922;--bar:#4493f8}}
+body{margin:2rem auto;max-width:72rem;padding:0 1rem;background:var(--bg);color:var(--fg);
+font:15px/1.5 system-ui,sans-serif}
+h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}
+.pass{color:var(--good)}.fail,.error{color:var(--bad)}.warn{color:var(--warn)}.mute{color:var(--mute)}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{border-bottom:1px solid var(--line);padding:.3rem .5rem;text-align:right;vertical-align:top}
+th:first-child,td:first-child{text-align:left}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.5rem;margin:.2rem 0}
+mark{background:var(--bad);color:#fff}.two{display:grid;grid-template-columns:1fr 1fr;gap:1rem}
+@media(max-width:45rem){.two{grid-template-columns:1fr}}.wide{overflow-x:auto}
+svg text{fill:var(--fg);font:12px system-ui,sans-serif}svg .dot{fill:var(--bar);opacity:.55}
+svg .axis{stroke:var(--line)}svg .median{stroke:var(--fg);stroke-width:2}
+"""
+_COLUMNS = (
+    "arm|requests|external|expected|share|L1|L2|TTFT median|p90|p99|speed-up|same|near ties|differ|largest difference"
+)
+_TONE = {"pass": "pass", "pass_with_near_ties": "pass", "fail": "fail"}
+
+
+def render_html(run: AcceptanceRunView, samples: Sequence[tuple[str, Sequence[float]]]) -> str:
+    """The page: verdict first, then reasons, arms, times, divergences, and what was in force."""
+    verdict = run.verdict or run.state
+    tone = _TONE.get(verdict, "warn")
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        f"<title>Acceptance of {_e(run.engine_name)}: {_e(verdict)}</title><style>{_STYLE}</style></head><body>",
+        f'<h1 class="{tone}">{_e(verdict.replace("_", " "))}</h1><p>{_e(run.headline or "")}</p>',
+        f'<p class="mute">Run {_e(run.id)} of engine {_e(run.engine_name)} with cache server {_e(run.server_name)}, '
+        f"profile {_e(run.profile)}, mode {_e(run.mode or 'not chosen')}, {_e(run.started_at or run.created_at)}.</p>",
+    ]
+    if run.findings:
+        rows = "".join(
+            f"<li><strong>{_e(f.severity.replace('_', ' '))}</strong> {_e((f.arm + ': ') if f.arm else '')}{_e(f.text)}"
+            f"{' <em>' + _e(f.fix) + '</em>' if f.fix else ''}</li>"
+            for f in run.findings
+        )
+        parts.append(f"<h2>Reasons</h2><ul>{rows}</ul>")
+    parts.append(f'<h2>Arms</h2><div class="wide">{_arms(run.arms)}</div>')
+    if samples:
+        parts.append(f"<h2>Time to first token</h2>{ttft_chart(samples)}")
+    parts += [_comparison(c) for c in run.comparisons if c.divergences]
+    parts.append(_in_force(run))
+    parts.append("</body></html>")
+    return "\n".join(parts)
+
+
+def _arms(arms: Sequence[ArmView]) -> str:
+    head = "".join(f'<th scope="col">{h}</th>' for h in _COLUMNS.split("|"))
+    rows = "".join(_arm(a) for a in arms)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _arm(arm: ArmView) -> str:
+    speed = arm.speedup
+    interval = (
+        f"{speed.median:.1f}× ({speed.low:.1f}–{speed.high:.1f})"
+        if speed and speed.median is not None and speed.low is not None and speed.high is not None
+        else "–"
+    )
+    drift = arm.logprob.max_abs_difference if arm.logprob else None
+    cells = [
+        _e(arm.title),
+        str(arm.requests),
+        _n(arm.external_tokens),
+        _n(arm.expected_external_tokens),
+        "–" if arm.external_share is None else f"{arm.external_share:.3f}",
+        _n(arm.l1_hit_tokens),
+        _n(arm.l2_hit_tokens),
+        _ms(arm.ttft_ms.median),
+        _ms(arm.ttft_ms.p90),
+        _ms(arm.ttft_ms.p99),
+        interval,
+        str(arm.exact_matches),
+        str(arm.near_ties),
+        str(arm.flips + arm.refused),
+        "–" if drift is None else f"{drift:.3g} nat",
+    ]
+    return "<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
+
+
+def ttft_chart(samples: Sequence[tuple[str, Sequence[float]]], *, width: int = 720) -> str:
+    """One row of dots an arm on a common scale from zero, the median marked; an SVG with a text for readers of text."""
+    known = [(arm, list(values)) for arm, values in samples if values]
+    if not known:
+        return ""
+    longest = max(max(values) for _, values in known) or 1.0
+    left, row = 130, 26
+    height = row * len(known) + 24
+    scale = (width - left - 16) / longest
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" width="100%" role="img" '
+        f'aria-label="Time to first token by arm, 0 to {longest:.1f} milliseconds">'
+    ]
+    for index, (arm, values) in enumerate(known):
+        y = row * index + 16
+        parts.append(f'<text x="0" y="{y + 4}">{_e(arm)}</text>')
+        parts.append(f'<line class="axis" x1="{left}" y1="{y}" x2="{width - 16}" y2="{y}"/>')
+        parts += [f'<circle class="dot" cx="{left + v * scale:.1f}" cy="{y}" r="4"/>' for v in values[:2000]]
+        middle = left + sorted(values)[len(values) // 2] * scale
+        parts.append(f'<line class="median" x1="{middle:.1f}" y1="{y - 8}" x2="{middle:.1f}" y2="{y + 8}"/>')
+    parts.append(f'<text x="{left}" y="{height - 4}">0</text>')
+    parts.append(f'<text x="{width - 16}" y="{height - 4}" text-anchor="end">{longest:.1f} ms</text></svg>')
+    return "".join(parts)
+
+
+def _comparison(comparison: ComparisonView) -> str:
+    pairs = "".join(_pair(p) for p in comparison.divergences)
+    more = f"<p>and {comparison.divergences_left_off} more</p>" if comparison.divergences_left_off else ""
+    return f"<h2>{_e(comparison.arm)} against {_e(comparison.reference)}</h2>{pairs}{more}"
+
+
+def _pair(pair: PairView) -> str:
+    texts = ""
+    if pair.text_a is not None:
+        same = _common(pair.text_a, pair.text_b or "")
+        texts = (
+            f'<div class="two"><div>reference<pre>{_marked(pair.text_a, same)}</pre></div>'
+            f"<div>this arm<pre>{_marked(pair.text_b or '', same)}</pre></div></div>"
+        )
+    top = _top(pair.first_divergence) if pair.first_divergence else ""
+    return f"<p><strong>{_e(pair.prompt)}</strong> {_e(pair.outcome)}: {_e(pair.reason)}</p>{texts}{top}"
+
+
+def _common(a: str, b: str) -> int:
+    same = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        same += 1
+    return same
+
+
+def _marked(text: str, same: int) -> str:
+    rest = f"<mark>{_e(text[same:])}</mark>" if text[same:] else ""
+    return f"{_e(text[:same])}{rest}"
+
+
+def _top(divergence: DivergenceView) -> str:
+    def side(name: str, rows: Sequence[object]) -> str:
+        cells = "".join(f"<li>{_e(getattr(r, 'token', ''))} {getattr(r, 'logprob', 0.0):.4f}</li>" for r in rows)
+        return f'<div class="mute">{name}<ol>{cells}</ol></div>'
+
+    return (
+        f'<p class="mute">first difference at token {divergence.position + 1}</p><div class="two">'
+        f"{side('reference', divergence.top_a)}{side('this arm', divergence.top_b)}</div>"
+    )
+
+
+def _in_force(run: AcceptanceRunView) -> str:
+    frozen = run.frozen
+    tolerance = run.evidence.get("tolerance") or {}
+    rows = [
+        ("model", frozen.get("model")),
+        ("vLLM", frozen.get("engine_version")),
+        ("LMCache", frozen.get("server_version")),
+        ("KV layout", frozen.get("layout_fingerprint")),
+        ("chunk size", frozen.get("chunk_size")),
+        ("tolerance", tolerance.get("smallest_fault")),
+    ]
+    body = "".join(f"<tr><td>{_e(k)}</td><td>{_e(str(v))}</td></tr>" for k, v in rows if v is not None)
+    return f"<h2>In force</h2><table><tbody>{body}</tbody></table>"
+
+
+def _n(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} ms"
+
+
+def _e(text: str) -> str:
+    return html.escape(text, quote=True)

@@ -1,0 +1,220 @@
+"""Collecting what arms gave: evidence, answers, times; and the views that pages and reports show. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from app.acceptance.answers import AnswerSet
+from app.acceptance.compare import Comparison, Pair
+from app.acceptance.evidence import ArmEvidence, TokenEvidence
+from app.acceptance.schemas import (
+    ArmView,
+    CandidateView,
+    ComparisonView,
+    DivergenceView,
+    LogprobView,
+    PairView,
+    ScorePairsView,
+    ScoreView,
+    SpeedupView,
+    TtftView,
+)
+from app.acceptance.stats import median_interval, summarise
+from app.acceptance.tolerance import Tolerance
+
+TITLES: Mapping[str, str] = {
+    "cold": "Cold: computed, nothing cached",
+    "warm": "Warm: from the engine's GPU cache",
+    "external_l1": "External, L1: from the cache server's memory",
+    "external_l2": "External, L2: from disk",
+    "mixed": "Mixed: head from the GPU cache, rest from the cache server",
+    "shared_prefix": "Shared prefix: same document, other question",
+    "changed_head": "Changed head: first token changed, nothing may hit",
+    "restarted_server": "After a restart of the cache server",
+    "restarted_engine": "After a restart of the engine",
+    "cross_engine": "Cross engine: stored by one engine, read by another",
+    "without_cache": "Without cache: an engine without the connector",
+}
+#: Divergences shown of one comparison; all of them count.
+MAX_DIVERGENCES = 20
+
+
+@dataclass
+class ArmResult:
+    """What one arm gave so far, over all batches. Answers themselves are kept only until they are compared."""
+
+    name: str
+    engine: str
+    evidence: ArmEvidence
+    ttft: dict[str, float] = field(default_factory=dict)  # prompt key without variant → seconds
+    scored: int = 0
+    right: float = 0.0
+    metrics: set[str] = field(default_factory=set)
+    comparison: Comparison | None = None
+
+    def add(self, evidence: ArmEvidence) -> None:
+        """One more batch's evidence."""
+        self.evidence = evidence if self.evidence.requests == 0 else self.evidence.merged(evidence)
+
+    def compare_with(self, comparison: Comparison) -> None:
+        """One more batch's comparison."""
+        self.comparison = comparison if self.comparison is None else self.comparison.merged(comparison)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch's answers and token evidence of one arm."""
+
+    answers: AnswerSet
+    tokens: Sequence[TokenEvidence]
+
+
+def arm_view(result: ArmResult, cold_ttft: Mapping[str, float], tolerance: Tolerance | None) -> ArmView:
+    """One row of the arms table."""
+    evidence, comparison = result.evidence, result.comparison
+    totals = evidence.totals
+    milliseconds = summarise([s * 1000 for s in result.ttft.values()])
+    done = evidence.answered + evidence.refused
+    return ArmView(
+        name=result.name,
+        title=TITLES.get(result.name, result.name),
+        engine=result.engine,
+        state="complete" if evidence.complete else ("incomplete" if done else "not_run"),
+        requests=evidence.requests,
+        failed_requests=evidence.refused,
+        prompt_tokens=totals.prompt_tokens if totals else None,
+        local_tokens=totals.local_tokens if totals else None,
+        external_tokens=totals.external_tokens if totals else None,
+        expected_external_tokens=totals.expected_tokens if totals else None,
+        external_share=totals.share if totals else None,
+        too_short_requests=totals.too_short if totals else 0,
+        too_short_share=totals.too_short / totals.requests if totals and totals.requests else None,
+        l1_hit_tokens=_whole(evidence.server.hit_l1 if evidence.server else None),
+        l2_hit_tokens=_whole(evidence.server.hit_l2 if evidence.server else None),
+        evidence_source=", ".join(totals.sources) if totals else "none",
+        ttft_ms=TtftView(
+            **asdict(milliseconds),
+            reason=None if milliseconds.count else _no_ttft(result),
+        ),
+        speedup=_speedup(result, cold_ttft),
+        score=ScoreView(
+            metric=", ".join(sorted(result.metrics)),
+            value=result.right / result.scored,
+            scored=result.scored,
+        )
+        if result.scored
+        else None,
+        compared_to=comparison.reference if comparison else None,
+        exact_matches=comparison.count("exact") if comparison else 0,
+        near_ties=comparison.count("near_tie") if comparison else 0,
+        flips=comparison.count("flip", "drift") if comparison else 0,
+        refused=comparison.count("refused") if comparison else evidence.refused,
+        logprob=LogprobView(
+            mean_abs_difference=comparison.mean_abs,
+            max_abs_difference=comparison.max_abs,
+            compared_tokens=comparison.compared_tokens,
+            top1_agreement=comparison.top1_agreement,
+        )
+        if comparison
+        else None,
+        passed=_passed(comparison, tolerance),
+    )
+
+
+def _no_ttft(result: ArmResult) -> str:
+    if not result.evidence.answered:
+        return "no request was answered"
+    return "asked without streaming: only then the engine tells what its own cache served"
+
+
+def _passed(comparison: Comparison | None, tolerance: Tolerance | None) -> bool | None:
+    if comparison is None or tolerance is None:
+        return None
+    if tolerance.mode == "score":
+        return comparison.count("refused") == 0
+    return comparison.count("flip", "drift", "refused") == 0
+
+
+def _speedup(result: ArmResult, cold: Mapping[str, float]) -> SpeedupView | None:
+    """Paired by prompt: cold ÷ this arm. The first streamed request after a start is part of it like any other."""
+    if result.name == "cold" or not result.ttft:
+        return None
+    ratios = [cold[key] / seconds for key, seconds in result.ttft.items() if key in cold and seconds > 0]
+    interval = median_interval(ratios)
+    if interval is None:
+        only = ratios[0] if ratios else None
+        return SpeedupView(median=only, low=None, high=None, confidence=None, pairs=len(ratios))
+    return SpeedupView(
+        median=interval.median,
+        low=interval.low,
+        high=interval.high,
+        confidence=interval.confidence,
+        pairs=len(ratios),
+    )
+
+
+def comparison_view(comparison: Comparison) -> ComparisonView:
+    """One comparison with its divergences, the wrong ones first."""
+    order = {"refused": 0, "flip": 1, "drift": 2, "near_tie": 3, "missing": 4}
+    unequal = sorted((p for p in comparison.pairs if p.outcome != "exact"), key=lambda p: order[p.outcome])
+    scores = comparison.scores
+    return ComparisonView(
+        arm=comparison.arm,
+        reference=comparison.reference,
+        pairs=len(comparison.pairs),
+        exact_matches=comparison.count("exact"),
+        near_ties=comparison.count("near_tie"),
+        flips=comparison.count("flip"),
+        drifts=comparison.count("drift"),
+        refused=comparison.count("refused"),
+        missing=comparison.count("missing"),
+        compared_tokens=comparison.compared_tokens,
+        mean_abs_difference=comparison.mean_abs,
+        max_abs_difference=comparison.max_abs,
+        top1_agreement=comparison.top1_agreement,
+        score_pairs=ScorePairsView(
+            right_right=scores.right_right,
+            right_wrong=scores.right_wrong,
+            wrong_right=scores.wrong_right,
+            wrong_wrong=scores.wrong_wrong,
+            p_value=scores.p_value,
+        )
+        if scores.scored
+        else None,
+        divergences=[_pair_view(p) for p in unequal[:MAX_DIVERGENCES]],
+        divergences_left_off=max(0, len(unequal) - MAX_DIVERGENCES),
+    )
+
+
+def _pair_view(pair: Pair) -> PairView:
+    divergence = pair.divergence
+    return PairView(
+        prompt=pair.prompt,
+        outcome=pair.outcome,
+        reason=pair.reason,
+        first_divergence=DivergenceView(
+            position=divergence.position,
+            token_a=divergence.token_a,
+            token_b=divergence.token_b,
+            top_a=[CandidateView(token=c.token, logprob=c.logprob) for c in divergence.top_a],
+            top_b=[CandidateView(token=c.token, logprob=c.logprob) for c in divergence.top_b],
+            gap_nats=divergence.gap_nats,
+        )
+        if divergence
+        else None,
+        mean_abs_difference=pair.mean_abs,
+        max_abs_difference=pair.max_abs,
+        text_a=pair.text_a,
+        text_b=pair.text_b,
+    )
+
+
+def restricted(answers: AnswerSet, keys: Iterable[str]) -> AnswerSet:
+    """Only the answers of these prompts."""
+    wanted = set(keys)
+    return AnswerSet(answers.name, {k: a for k, a in answers.answers.items() if k in wanted})
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

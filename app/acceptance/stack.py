@@ -1,0 +1,438 @@
+"""One engine and its cache server during a run: asking, counting, emptying. The only module of the room that speaks
+to targets while a run goes on.
+
+Trouble with a target ends the run: it is raised as `RunStopped` with the finding that says so. What an engine itself
+refuses is an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.acceptance import fixes, own_records
+from app.acceptance.answers import Answer, Refusal, ranked
+from app.acceptance.evidence import (
+    EngineCounters,
+    L1Emptied,
+    RequestCounts,
+    ResetEvidence,
+    SaltCounters,
+    StoredEvidence,
+    sum_counters,
+)
+from app.acceptance.prompts import SALT_PREFIX, Prompt
+from app.acceptance.verdict import Finding
+from app.errors import TargetError
+from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
+from app.lmcache.client import LMCacheClient
+from app.lmcache.metrics import ServerMetrics
+from app.lmcache.object_keys import ObjectKey
+from app.vllm.client import VLLMClient
+from app.vllm.completions import CompletionAnswer, CompletionRequest
+from app.vllm.metrics import EngineMetrics
+
+TOP_K = 5
+
+
+class RunStopped(Exception):
+    """The run cannot go on; `finding` says why (severity error, timeout or invalid)."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.text)
+        self.finding = finding
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often and how long things are waited for, seconds."""
+
+    poll: float = 0.1
+    reset: float = 30.0
+    stored: float = 60.0
+    counters: float = 3.0
+    emptied: float = 20.0
+    registered: float = 180.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request and all it said. `started_at` in epoch seconds."""
+
+    prompt: Prompt
+    salt: str
+    answer: Answer
+    counts: RequestCounts
+    started_at: float
+    ttft_seconds: float | None
+    total_seconds: float
+    completion_tokens: int | None
+    prompt_token_ids: tuple[int, ...] = ()
+
+
+@dataclass
+class Stack:
+    """Clients of the targets and the numbers of the run. Opened and closed by `app.acceptance.run`."""
+
+    engine: EngineTarget
+    server: ServerTarget
+    stores: Sequence[StoreTarget]
+    vllm: VLLMClient
+    lmcache: LMCacheClient
+    model: str
+    run_key: str
+    request_timeout: float
+    clock: Callable[[], float]
+    pace: Pace = field(default_factory=Pace)
+    use_salt: bool = True
+    _next_look: float = 0.0
+    _last_look: tuple[int | None, str] = (None, "")
+
+    # asking
+
+    async def ask(self, prompt: Prompt, salt: str, *, stream: bool, count: bool = False) -> Asked:
+        """One request. `count` brackets it with the engine's counters (only sensible one at a time).
+
+        Without `stream` vLLM tells the split of cached tokens but no time to first token. A refusal that may pass
+        (429, 503) is tried once more.
+        """
+        before = await self.engine_counters() if count else None
+        request = CompletionRequest(
+            model=self.model,
+            prompt=list(prompt.token_ids) if prompt.token_ids is not None else prompt.text,
+            messages=prompt.messages,
+            max_tokens=prompt.max_tokens,
+            logprobs=TOP_K,
+            cache_salt=salt if self.use_salt else None,
+            ignore_eos=prompt.ignore_eos,
+            stream=stream,
+            deadline_seconds=self.request_timeout,
+        )
+        started = self.clock()
+        raw = await self._complete(request)
+        if raw.error is not None and raw.error.status in (429, 503):
+            await asyncio.sleep(10 * self.pace.poll)
+            started = self.clock()
+            raw = await self._complete(request)
+        counts = RequestCounts(
+            prompt_tokens=raw.prompt_tokens,
+            cached_tokens=raw.cached_tokens,
+            stats_local=raw.kv_stats.num_vllm_cached_tokens if raw.kv_stats else None,
+            stats_external=raw.kv_stats.num_lmcache_extra_cached_tokens if raw.kv_stats else None,
+        )
+        if before is not None:
+            counts = await self._counted(counts, before)
+        return Asked(
+            prompt=prompt,
+            salt=salt,
+            answer=to_answer(prompt.key, raw),
+            counts=counts,
+            started_at=started,
+            ttft_seconds=raw.ttft_seconds,
+            total_seconds=raw.total_seconds,
+            completion_tokens=raw.completion_tokens,
+            prompt_token_ids=raw.prompt_token_ids,
+        )
+
+    async def _complete(self, request: CompletionRequest) -> CompletionAnswer:
+        try:
+            return await self.vllm.complete(request)
+        except TargetError as error:
+            raise RunStopped(self._engine_trouble(error)) from error
+
+    def _engine_trouble(self, error: TargetError) -> Finding:
+        if error.kind == "timeout":
+            text = f"the engine {self.engine.name} did not finish an answer within {self.request_timeout:g} s"
+            return Finding("engine_stopped_answering", "timeout", text, fixes.ENGINE_HANGS)
+        return Finding("engine_trouble", "error", f"engine {self.engine.name}: {error.detail}", fixes.ENGINE_DOWN)
+
+    async def _counted(self, counts: RequestCounts, before: EngineCounters) -> RequestCounts:
+        own = counts.prompt_tokens or 0
+        after = await self.settled_engine_counters(before, own)
+        if after.prompt_tokens is None or after.prompt_tokens != own:
+            return counts  # others' requests are in the numbers, or the counters lag: they prove nothing
+        return RequestCounts(
+            counts.prompt_tokens,
+            counts.cached_tokens,
+            counts.stats_local,
+            counts.stats_external,
+            _whole(after.local_hits),
+            _whole(after.external_hits),
+        )
+
+    # counting
+
+    async def engine_counters(self) -> EngineCounters:
+        """The engine's counters now; all None when it has no readable /metrics."""
+        try:
+            return _engine_counters(await self.vllm.metrics())
+        except TargetError:
+            return EngineCounters()
+
+    async def settled_engine_counters(self, before: EngineCounters, own_prompt_tokens: int) -> EngineCounters:
+        """Deltas since `before`, once the counters hold our own tokens too (they are counted shortly after)."""
+        deadline = time.monotonic() + self.pace.counters
+        while True:
+            delta = (await self.engine_counters()).since(before)
+            if delta.prompt_tokens is None or delta.prompt_tokens >= own_prompt_tokens or time.monotonic() > deadline:
+                return delta
+            await asyncio.sleep(self.pace.poll)
+
+    async def server_metrics(self) -> ServerMetrics | None:
+        """The cache server's counters now; None when it has no readable /metrics."""
+        try:
+            return await self.lmcache.metrics()
+        except TargetError:
+            return None
+
+    async def settled_salt_counters(
+        self, before: ServerMetrics | None, salts: Sequence[str], lookup_tokens: int
+    ) -> SaltCounters | None:
+        """What the server counted for these salts since `before`, once it has counted their lookups.
+
+        Without salts (nonce) everybody's counters are taken. None when there is nothing to read.
+        """
+        if before is None:
+            return None
+        deadline = time.monotonic() + self.pace.counters
+        while True:
+            now = await self.server_metrics()
+            if now is None or now.instance_id != before.instance_id:
+                return None
+            delta = _salts(now, salts, self.use_salt).since(_salts(before, salts, self.use_salt))
+            if (delta.requested or 0) >= lookup_tokens or time.monotonic() > deadline:
+                return delta
+            await asyncio.sleep(self.pace.poll)
+
+    # emptying L0
+
+    async def reset(self) -> ResetEvidence:
+        """Asks the engine to empty its prefix cache until it says that it has, or the deadline. Effect not proven."""
+        began = time.monotonic()
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                answer = await self.vllm.reset_prefix_cache()
+            except TargetError as error:
+                raise RunStopped(self._engine_trouble(error)) from error
+            waited = time.monotonic() - began
+            if answer.state != "busy" or waited > self.pace.reset:
+                return ResetEvidence(answer.state, None, attempts, waited, answer.detail)
+            await asyncio.sleep(self.pace.poll)
+
+    def prove_reset(self, reset: ResetEvidence, probe: Asked) -> ResetEvidence:
+        """The reset with its effect, as the first request after it shows it. Its prompt was in the GPU cache before."""
+        counts = probe.counts
+        effective: bool | None = None
+        if counts.stats_local is not None:
+            effective = counts.stats_local == 0
+        elif counts.counted_local is not None:
+            effective = counts.counted_local == 0
+        elif counts.cached_tokens == 0:
+            effective = True
+        return ResetEvidence(reset.state, effective, reset.attempts, reset.waited_seconds, reset.detail)
+
+    # emptying L1
+
+    async def empty_l1(self, salts: Sequence[str], *, allow_clear: bool) -> L1Emptied:
+        """Drops the run's own objects from L1, by the keys that its record names give; the records on disk stay.
+
+        Where the names cannot be known, the whole L1 is cleared only if the operator allowed it (E6).
+        """
+        if self.use_salt:
+            looked, why = await asyncio.to_thread(own_records.try_find, self.stores, self.salt_prefix)
+        else:
+            looked, why = None, "prompts carry a nonce instead of a salt, so their records have no name of ours"
+        keys = looked.keys(salts) if looked is not None else []
+        if keys:
+            by_keys = await self._delete(keys)
+            if by_keys.done or not allow_clear:
+                return by_keys
+        elif not allow_clear:
+            why = why or "no record of the run is on disk"
+            return L1Emptied("none", False, detail=f"{why}; clearing everybody's L1 was not allowed")
+        try:
+            answer = await self.lmcache.clear_l1()
+        except TargetError as error:
+            return L1Emptied("clear", False, len(keys), detail=error.detail)
+        return L1Emptied("clear", answer.ok, len(keys), detail="the whole L1 was cleared")
+
+    async def _delete(self, keys: Sequence[ObjectKey]) -> L1Emptied:
+        deadline = time.monotonic() + self.pace.emptied
+        removed = 0
+        while True:
+            try:
+                answer = await self.lmcache.delete_l1(keys)
+            except TargetError as error:
+                return L1Emptied("keys", False, len(keys), removed, detail=error.detail)
+            removed += answer.deleted
+            if answer.ok and answer.skipped == 0:
+                return L1Emptied("keys", True, len(keys), removed)
+            if time.monotonic() > deadline:
+                detail = answer.error or f"{answer.skipped} objects stayed locked by transfers"
+                return L1Emptied("keys", False, len(keys), removed, answer.skipped, detail)
+            await asyncio.sleep(self.pace.poll)
+
+    @property
+    def salt_prefix(self) -> str:
+        return f"{SALT_PREFIX}{self.run_key}-"
+
+    # waiting for stores
+
+    async def wait_stored(
+        self, chunks: Mapping[str, int], before: ServerMetrics | None, *, need_l2: bool
+    ) -> StoredEvidence:
+        """Waits until what was computed has reached the tiers. `chunks`: whole chunks expected of each salt.
+
+        L2 is proven by the run's own names on disk where there is a directory, else by the server's counters; L1 by
+        either or by the chunks it counted as written. `before`: the counters from before the first request.
+        """
+        began = time.monotonic()
+        expected = sum(chunks.values())
+        self._next_look = 0.0
+        while True:
+            found = await self._stored_now(chunks, before, expected, time.monotonic() - began)
+            complete = found.queue_empty is not False and (
+                found.reached_l2 if need_l2 or self.stores else found.reached_l1
+            )
+            if complete or found.waited_seconds > self.pace.stored:
+                return found
+            if not need_l2 and found.reached_l1 and found.queue_empty and found.waited_seconds > self.pace.counters:
+                return found
+            await asyncio.sleep(self.pace.poll)
+
+    async def _stored_now(
+        self, chunks: Mapping[str, int], before: ServerMetrics | None, expected: int, waited: float
+    ) -> StoredEvidence:
+        try:
+            status = await self.lmcache.status()
+        except TargetError as error:
+            raise RunStopped(
+                Finding(
+                    "server_trouble", "error", f"cache server {self.server.name}: {error.detail}", fixes.SERVER_DOWN
+                )
+            ) from error
+        now = await self.server_metrics()
+        on_disk, why = await self._on_disk(chunks)
+        if self.use_salt:
+            in_l1, submitted, completed = _stores_of(now, chunks)
+        else:
+            in_l1 = _moved(now, before, "l1_write_chunks")
+            submitted = _moved(now, before, "l2_store_submitted_chunks")
+            completed = _moved(now, before, "l2_store_completed_chunks")
+        reached_l2: bool | None
+        if on_disk is not None:
+            reached_l2 = on_disk >= expected
+        elif completed is not None and submitted is not None:
+            reached_l2 = completed >= expected and completed >= submitted
+        else:
+            reached_l2 = None
+        reached_l1 = True if reached_l2 else (None if in_l1 is None else in_l1 >= expected)
+        return StoredEvidence(
+            expected=expected,
+            in_l1=in_l1,
+            submitted_l2=submitted,
+            completed_l2=completed,
+            on_disk=on_disk,
+            reached_l1=reached_l1,
+            reached_l2=reached_l2,
+            queue_empty=status.store_drained,
+            waited_seconds=waited,
+            detail=why,
+        )
+
+    async def _on_disk(self, chunks: Mapping[str, int]) -> tuple[int | None, str]:
+        """(expected chunks found on disk, "") or (None, why nobody can look). A large directory is not walked at every
+        poll: a look waits for four times what the last one took."""
+        if not self.use_salt:
+            return None, "prompts carry a nonce instead of a salt, so their records have no name of ours"
+        began = time.monotonic()
+        if began < self._next_look:
+            return self._last_look
+        looked, why = await asyncio.to_thread(own_records.try_find, self.stores, self.salt_prefix)
+        found = None if looked is None else sum(min(n, looked.chunks_of(s)) for s, n in chunks.items())
+        took = time.monotonic() - began
+        self._next_look = began + 5 * took if took > self.pace.poll else 0.0
+        self._last_look = (found, why)
+        return self._last_look
+
+
+def to_answer(prompt: str, raw: CompletionAnswer) -> Answer:
+    """The engine's answer as the comparison needs it."""
+    refusal = None
+    if raw.error is not None:
+        refusal = Refusal(raw.error.status, raw.error.message)
+    elif raw.non_finite or any(p is None for p in raw.token_logprobs):
+        refusal = Refusal(raw.http_status, "log-probabilities that are not finite numbers")
+    return Answer(
+        prompt=prompt,
+        token_ids=raw.token_ids,
+        tokens=raw.tokens,
+        logprobs=() if refusal else tuple(p for p in raw.token_logprobs if p is not None),
+        top=tuple(ranked(row.items()) for row in raw.top_logprobs),
+        text=raw.text,
+        finish_reason=raw.finish_reason,
+        refusal=refusal,
+    )
+
+
+def _engine_counters(metrics: EngineMetrics) -> EngineCounters:
+    return EngineCounters(
+        prompt_tokens=metrics.prompt_tokens,
+        local_hits=metrics.prefix_cache_hits,
+        external_hits=metrics.external_hits,
+        external_queries=metrics.external_queries,
+        requests_finished=metrics.requests_succeeded,
+        process_start=metrics.process_start_time,
+    )
+
+
+def _salts(metrics: ServerMetrics, salts: Iterable[str], by_salt: bool) -> SaltCounters:
+    if not by_salt:
+        return SaltCounters(
+            metrics.lookup_requested_tokens,
+            metrics.lookup_hit_tokens,
+            metrics.lookup_hit_l1_tokens,
+            metrics.lookup_hit_l2_tokens,
+        )
+    wanted = set(salts)
+    return sum_counters(
+        [
+            SaltCounters(c.requested_tokens, c.hit_tokens, c.hit_l1_tokens, c.hit_l2_tokens)
+            for c in metrics.lookups
+            if c.cache_salt in wanted
+        ]
+    )
+
+
+def _stores_of(now: ServerMetrics | None, salts: Iterable[str]) -> tuple[int | None, int | None, int | None]:
+    """(written to L1, submitted to L2, completed in L2) in chunks, summed over our salts; None where nobody counts."""
+    if now is None:
+        return None, None, None
+    wanted = set(salts)
+    mine = [s for s in now.stores if s.cache_salt in wanted]
+
+    def column(values: Iterable[float | None]) -> int | None:
+        known = [v for v in values if v is not None]
+        return round(sum(known)) if known else None
+
+    return (
+        column(s.l1_write_chunks for s in mine),
+        column(s.l2_submitted_chunks for s in mine),
+        column(s.l2_completed_chunks for s in mine),
+    )
+
+
+def _moved(now: ServerMetrics | None, before: ServerMetrics | None, name: str) -> int | None:
+    """How far a counter moved; a series that appeared meanwhile started at zero. None when it is not there."""
+    if now is None or before is None or now.instance_id != before.instance_id:
+        return None
+    later = getattr(now, name)
+    return None if later is None else _whole(later - (getattr(before, name) or 0.0))
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,130 @@
+"""/acceptance-runs: start a test, watch it, take its report, compare two."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.acceptance.reports import FORMS
+from app.acceptance.schemas import (
+    AcceptanceRequest,
+    AcceptanceRunView,
+    AnswerView,
+    EstimateView,
+    LatestView,
+    RunComparisonView,
+    VerdictName,
+)
+from app.api.deps import Operator, PageQuery, ServicesDep, Viewer, parse_id
+from app.api.responses import BODY, NOT_FOUND, READ
+from app.scheduling.schemas import Page
+
+router = APIRouter(tags=["acceptance"])
+
+Wait = Annotated[
+    float, Query(ge=0, le=3600, description="Seconds to wait for the run's end; answers at the latest after 60.")
+]
+REPORTS = {
+    **NOT_FOUND,
+    200: {"description": "The report", "content": {media.partition(";")[0]: {} for media in FORMS.values()}},
+}
+
+
+@router.post("/acceptance-runs", status_code=202, responses=BODY)
+def start_run(
+    body: AcceptanceRequest, response: Response, services: ServicesDep, principal: Operator
+) -> AcceptanceRunView:
+    """Starts a run; 409 while one is active on that engine's cache server."""
+    view = services.acceptance.start(body, actor=principal.actor)
+    response.headers["Location"] = f"/api/v1/acceptance-runs/{view.id}"
+    return view
+
+
+@router.get("/acceptance-runs", responses=READ)
+def list_runs(
+    services: ServicesDep,
+    principal: Viewer,
+    paging: PageQuery,
+    engine_id: Annotated[str | None, Query(max_length=32)] = None,
+    server_id: Annotated[str | None, Query(max_length=32)] = None,
+    verdict: VerdictName | None = None,
+    state: Annotated[str | None, Query(max_length=32)] = None,
+) -> Page[AcceptanceRunView]:
+    """Newest first."""
+    return services.acceptance.list_runs(
+        page_size=paging.page_size,
+        page_token=paging.page_token,
+        engine_id=None if engine_id is None else parse_id("engine", engine_id),
+        server_id=None if server_id is None else parse_id("server", server_id),
+        verdict=verdict,
+        state=state,
+    )
+
+
+@router.get("/acceptance-runs/compare", responses=BODY)
+def compare_runs(
+    services: ServicesDep,
+    principal: Viewer,
+    a: Annotated[str, Query(max_length=32)],
+    b: Annotated[str, Query(max_length=32)],
+) -> RunComparisonView:
+    """Two ended runs side by side."""
+    return services.acceptance.compare(parse_id("acceptance run", a), parse_id("acceptance run", b))
+
+
+@router.post("/acceptance-runs/estimate", responses=BODY)
+def estimate_run(body: AcceptanceRequest, services: ServicesDep, principal: Operator) -> EstimateView:
+    """What a run would take and disturb; starts nothing."""
+    return services.acceptance.estimate(body)
+
+
+@router.get("/acceptance-runs/{run_id}", responses=NOT_FOUND)
+def get_run(run_id: str, services: ServicesDep, principal: Viewer, wait: Wait = 0.0) -> AcceptanceRunView:
+    """One run; with `wait` it is answered when the run has ended."""
+    return services.acceptance.get(parse_id("acceptance run", run_id), wait=wait)
+
+
+@router.post("/acceptance-runs/{run_id}/cancel", status_code=202, responses=BODY)
+def cancel_run(run_id: str, services: ServicesDep, principal: Operator) -> AcceptanceRunView:
+    """Asks a run to stop; an ended run stays as it is."""
+    return services.acceptance.cancel(parse_id("acceptance run", run_id), actor=principal.actor)
+
+
+@router.get("/acceptance-runs/{run_id}/answers", responses=NOT_FOUND)
+def list_answers(
+    run_id: str,
+    services: ServicesDep,
+    principal: Viewer,
+    paging: PageQuery,
+    arm: Annotated[str | None, Query(max_length=40)] = None,
+    prompt: Annotated[str | None, Query(max_length=40)] = None,
+) -> Page[AnswerView]:
+    """Every request of a run with its evidence, in the order of asking."""
+    return services.acceptance.answers(
+        parse_id("acceptance run", run_id),
+        page_size=paging.page_size,
+        page_token=paging.page_token,
+        arm=arm,
+        prompt=prompt,
+    )
+
+
+@router.get("/acceptance-runs/{run_id}/report.{form}", responses=REPORTS, response_class=Response)
+def report(run_id: str, form: str, services: ServicesDep, principal: Viewer) -> Response:
+    """The run as json, xml (JUnit), html (self-contained) or md."""
+    body, media = services.acceptance.report(parse_id("acceptance run", run_id), form)
+    name = f"acceptance-{run_id}.{form}"
+    # A page of answers from models must never run as one of ours.
+    headers = {
+        "Content-Disposition": f'inline; filename="{name}"',
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response(body, media_type=media, headers=headers)
+
+
+@router.get("/engines/{engine_id}/acceptance", responses=NOT_FOUND)
+def latest(engine_id: str, services: ServicesDep, principal: Viewer) -> LatestView:
+    """The last run and pass of an engine, and what changed since."""
+    return services.acceptance.latest_for_engine(parse_id("engine", engine_id))
