@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from app.errors import TargetError
 from app.wire import fields
-from app.wire.transport import describe_error
+from app.wire.transport import describe_error, describe_value
 
 TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM prints a token when asked for ids
 MAX_TOKENS_KEPT = 200_000
@@ -271,18 +271,15 @@ class AnswerBuilder:
 
     def refuse(self, status: int, value: Mapping[str, object] | bytes) -> None:
         """Note the engine's own error: `value` is its body, parsed or not."""
-        body = value if isinstance(value, bytes) else None
-        parsed: Mapping[str, object] = {}
+        said = describe_error(status, value) if isinstance(value, bytes) else describe_value(value)
         try:
-            parsed = fields.mapping(fields.loads(body, "") if body is not None else value)
+            parsed = fields.mapping(fields.loads(value, "") if isinstance(value, bytes) else value)
         except TargetError:
             parsed = {}
         error = fields.mapping(parsed.get("error")) or parsed
-        message = fields.text(error.get("message"), limit=100_000)
-        said = message if message else describe_error(status, body or b"")
         self._error = EngineRefusal(
             status=status,
-            message=" ".join(said.split())[:1000],
+            message=said,
             type=fields.text(error.get("type"), limit=200),
             param=fields.text(error.get("param"), limit=200),
         )

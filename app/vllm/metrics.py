@@ -15,7 +15,6 @@ from app.wire.fields import integer, whole_number_text
 
 __all__ = ["CacheConfig", "EngineMetrics", "Samples", "engine_metrics", "parse_metrics"]
 
-_P: Final = "vllm:"
 _IN_PROCESS: Final = "lmcache:"
 
 
@@ -109,29 +108,27 @@ class EngineMetrics:
 
 
 _TOTALS: Final[Mapping[str, tuple[str, ...]]] = {
-    "resident_bytes": ("process_resident_memory_bytes",),
-    "cpu_seconds": ("process_cpu_seconds_total",),
-    "running": (f"{_P}num_requests_running",),
-    "waiting": (f"{_P}num_requests_waiting",),
-    "preemptions": (f"{_P}num_preemptions_total",),
-    "prefix_cache_queries": (f"{_P}prefix_cache_queries_total", f"{_P}gpu_prefix_cache_queries_total"),
-    "prefix_cache_hits": (f"{_P}prefix_cache_hits_total", f"{_P}gpu_prefix_cache_hits_total"),
-    "external_queries": (f"{_P}external_prefix_cache_queries_total",),
-    "external_hits": (f"{_P}external_prefix_cache_hits_total",),
-    "prompt_tokens": (f"{_P}prompt_tokens_total",),
-    "prompt_tokens_cached": (f"{_P}prompt_tokens_cached_total",),
-    "generation_tokens": (f"{_P}generation_tokens_total",),
-    "requests_succeeded": (f"{_P}request_success_total",),
-    "ttft_sum": (f"{_P}time_to_first_token_seconds_sum",),
-    "ttft_count": (f"{_P}time_to_first_token_seconds_count",),
-    "e2e_sum": (f"{_P}e2e_request_latency_seconds_sum",),
-    "e2e_count": (f"{_P}e2e_request_latency_seconds_count",),
-    "queue_sum": (f"{_P}request_queue_time_seconds_sum",),
-    "queue_count": (f"{_P}request_queue_time_seconds_count",),
-    "prefill_sum": (f"{_P}request_prefill_time_seconds_sum",),
-    "prefill_count": (f"{_P}request_prefill_time_seconds_count",),
-    "lookup_seconds_sum": (f"{_P}lmcache_mp_lookup_duration_seconds_sum",),
-    "lookup_seconds_count": (f"{_P}lmcache_mp_lookup_duration_seconds_count",),
+    "running": ("num_requests_running",),
+    "waiting": ("num_requests_waiting",),
+    "preemptions": ("num_preemptions_total",),
+    "prefix_cache_queries": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
+    "prefix_cache_hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
+    "external_queries": ("external_prefix_cache_queries_total",),
+    "external_hits": ("external_prefix_cache_hits_total",),
+    "prompt_tokens": ("prompt_tokens_total",),
+    "prompt_tokens_cached": ("prompt_tokens_cached_total",),
+    "generation_tokens": ("generation_tokens_total",),
+    "requests_succeeded": ("request_success_total",),
+    "ttft_sum": ("time_to_first_token_seconds_sum",),
+    "ttft_count": ("time_to_first_token_seconds_count",),
+    "e2e_sum": ("e2e_request_latency_seconds_sum",),
+    "e2e_count": ("e2e_request_latency_seconds_count",),
+    "queue_sum": ("request_queue_time_seconds_sum",),
+    "queue_count": ("request_queue_time_seconds_count",),
+    "prefill_sum": ("request_prefill_time_seconds_sum",),
+    "prefill_count": ("request_prefill_time_seconds_count",),
+    "lookup_seconds_sum": ("lmcache_mp_lookup_duration_seconds_sum",),
+    "lookup_seconds_count": ("lmcache_mp_lookup_duration_seconds_count",),
 }
 
 
@@ -140,12 +137,15 @@ def engine_metrics(samples: Samples) -> EngineMetrics:
 
     `in_process` holds the totals of ``lmcache:*`` series: LMCache running inside this vLLM instead of as a server.
     """
+    # Python's OpenMetrics exposition writes vllm_… for what the classic one calls vllm:…
+    colon = any(name.startswith("vllm:") for name in samples.names())
+    prefix = "vllm:" if colon else "vllm_"
     totals = {
-        field: next((samples.total(name) for name in names if name in samples), None)
+        field: next((samples.total(prefix + name) for name in names if prefix + name in samples), None)
         for field, names in _TOTALS.items()
     }
-    usage = next((name for name in (f"{_P}kv_cache_usage_perc", f"{_P}gpu_cache_usage_perc") if name in samples), "")
-    models = (labels.get("model_name", "") for labels in samples.labels_of(f"{_P}num_requests_running"))
+    usage = next((name for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc") if prefix + name in samples), "")
+    models = (labels.get("model_name", "") for labels in samples.labels_of(f"{prefix}num_requests_running"))
     own = {
         name: value
         for name in samples.names()
@@ -153,12 +153,14 @@ def engine_metrics(samples: Samples) -> EngineMetrics:
     }
     return EngineMetrics(
         process_start_time=samples.maximum("process_start_time_seconds"),
-        kv_cache_usage=samples.maximum(usage),
-        prompt_tokens_by_source=samples.total_by(f"{_P}prompt_tokens_by_source_total", "source"),
-        cached_tokens_by_source=samples.total_by(f"{_P}prompt_tokens_cached_by_source_total", "source"),
-        requests_by_reason=samples.total_by(f"{_P}request_success_total", "finished_reason"),
-        waiting_by_reason=samples.total_by(f"{_P}num_requests_waiting_by_reason", "reason"),
-        cache_configs=tuple(_cache_config(labels) for labels in samples.labels_of(f"{_P}cache_config_info")),
+        resident_bytes=samples.total("process_resident_memory_bytes"),
+        cpu_seconds=samples.total("process_cpu_seconds_total"),
+        kv_cache_usage=samples.maximum(prefix + usage),
+        prompt_tokens_by_source=samples.total_by(f"{prefix}prompt_tokens_by_source_total", "source"),
+        cached_tokens_by_source=samples.total_by(f"{prefix}prompt_tokens_cached_by_source_total", "source"),
+        requests_by_reason=samples.total_by(f"{prefix}request_success_total", "finished_reason"),
+        waiting_by_reason=samples.total_by(f"{prefix}num_requests_waiting_by_reason", "reason"),
+        cache_configs=tuple(_cache_config(labels) for labels in samples.labels_of(f"{prefix}cache_config_info")),
         model_names=tuple(dict.fromkeys(name for name in models if name)),
         in_process=own,
         **totals,

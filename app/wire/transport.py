@@ -264,8 +264,12 @@ def describe_error(status: int, body: bytes) -> str:
         value: object = fields.loads(body, "")
     except TargetError:
         value = body.decode("utf-8", "replace")
-    said = _sentence(value)
-    return fields.clean_text(" ".join(said.split()))[:_SENTENCE] or "no explanation"
+    return describe_value(value)
+
+
+def describe_value(value: object) -> str:
+    """As `describe_error`, for a body that is parsed already."""
+    return fields.clean_text(" ".join(_sentence(value).split()))[:_SENTENCE] or "no explanation"
 
 
 def _sentence(value: object) -> str:
