@@ -108,8 +108,9 @@ async def test_a_full_backlog_times_out() -> None:
     assert error.kind == "timeout"
 
 
-async def test_http_is_never_sent_to_a_zeromq_port() -> None:
+async def test_http_is_never_sent_to_a_zeromq_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """One request there ends an LMCache server's message thread (measured on 0.5.6)."""
+    monkeypatch.setattr(greeting, "_LOCAL_WAIT", 2)
     heard: list[bytes] = []
 
     async def zeromq(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -128,7 +129,9 @@ async def test_http_is_never_sent_to_a_zeromq_port() -> None:
     assert set(heard) <= {b""}
 
 
-async def test_what_speaks_first_is_no_http_server() -> None:
+async def test_what_speaks_first_is_no_http_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greeting, "_LOCAL_WAIT", 2)
+
     async def mail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail ESMTP\r\n")
         await writer.drain()
