@@ -163,8 +163,7 @@ def shoot(
             )
             page = context.new_page()
             problems: list[str] = []
-            page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
-            page.on("pageerror", lambda e: problems.append(str(e)))
+            watch(page, problems)
             for name, path in targets.items():
                 problems.clear()
                 page.goto(base + path)
@@ -180,6 +179,12 @@ def shoot(
                 for problem in problems:
                     print(f"{name} {theme} {size}: {problem}")  # noqa: T201
             context.close()
+
+
+def watch(page: Page, problems: list[str]) -> None:
+    """Collects what the browser complains about."""
+    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: problems.append(str(e)))
 
 
 def main() -> int:

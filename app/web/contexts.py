@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from app.acceptance.schemas import (
     AcceptanceRunView,
-    AnswerView,
-    CanaryView,
     EstimateView,
     LatestView,
     RunComparisonView,
@@ -410,6 +408,7 @@ class QuarantinePage(PageContext):
     store: StoreView
     quarantine: QuarantineView
     state: TableState
+    summary: SummaryView
 
 
 # ---- acceptance ----
@@ -439,8 +438,7 @@ class AcceptanceRunPage(PageContext):
     """acceptance_run.html: live progress, then the result."""
 
     run: AcceptanceRunView
-    ttft: Sequence[tuple[str, Sequence[float]]]
-    answers: Sequence[AnswerView]
+    ttft: Sequence[tuple[str, Sequence[float]]]  # (condition, milliseconds of every request)
 
 
 @dataclass(frozen=True)
@@ -450,14 +448,6 @@ class AcceptanceComparePage(PageContext):
     comparison: RunComparisonView
 
 
-@dataclass(frozen=True)
-class CanariesPage(PageContext):
-    """canaries.html"""
-
-    canaries: Sequence[CanaryView]
-    engine_names: Mapping[str, str]
-
-
 # ---- activity, alarms, schedules ----
 
 
@@ -465,7 +455,7 @@ class CanariesPage(PageContext):
 class ActivityPage(PageContext):
     """activity.html: what happened, and who did what."""
 
-    view: str  # health | audit
+    view: str  # events | audit
     events: Sequence[Event]
     audit: Sequence[AuditView]
     state: TableState
@@ -528,6 +518,25 @@ class WelcomePage(PageContext):
     probe: ProbeView | None
 
 
+@dataclass(frozen=True)
+class Found:
+    """One result of a search."""
+
+    what: str
+    icon: str
+    title: str
+    detail: str
+    path: str
+
+
+@dataclass(frozen=True)
+class SearchPage(PageContext):
+    """search.html"""
+
+    q: str
+    found: Sequence[Found]
+
+
 # ---- frame pages ----
 
 
@@ -550,11 +559,20 @@ class ErrorPage(PageContext):
 
 
 @dataclass(frozen=True)
+class Swatch:
+    """One colour of the style page: what it means, its token, and the class that fills with it."""
+
+    title: str
+    token: str
+    cls: str
+
+
+@dataclass(frozen=True)
 class StylePage(PageContext):
     """style.html: the living style page."""
 
     form: FormState
-    colours: Sequence[tuple[str, Sequence[str]]]
+    colours: Sequence[tuple[str, Sequence[Swatch]]]
     flow: FlowPicture
     flow_unknown: FlowPicture
     events: Sequence[Event]

@@ -211,5 +211,32 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
 
 
+def printable_lines(text: str) -> str:
+    """A text from a model: line breaks stay, everything else that cannot be seen becomes its escape."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def split_at_difference(text: str, other: str) -> tuple[str, str, str]:
+    """`text` as (what it shares with `other`, the first word that differs, the rest); an empty word: it ends."""
+    same = next((i for i, (x, y) in enumerate(zip(text, other, strict=False)) if x != y), min(len(text), len(other)))
+    # Back to the start of the word, unless the difference is white space itself.
+    while same and not text[same - 1].isspace() and same < len(text) and not text[same].isspace():
+        same -= 1
+    end = same
+    while end < len(text) and (end == same or not text[end].isspace()):
+        end += 1
+    return text[:same], text[same:end], text[end:]
+
+
+def arm_name(name: str) -> str:
+    """``external_l1`` to "external L1"."""
+    return words(name).replace(" l1", " L1").replace(" l2", " L2")
+
+
+def seconds_between(start: str, end: str) -> float:
+    """Seconds from one RFC 3339 time to another."""
+    return parse_iso(end) - parse_iso(start)
+
+
 def _utc(moment: str) -> datetime:
     return datetime.fromtimestamp(parse_iso(moment), UTC)

@@ -78,8 +78,8 @@ def _fill_l0(engines: Sequence[EngineView]) -> tuple[float | None, float | None,
     if not known:
         return None, None, "use unknown" if engines else "no engine registered"
     capacity = [v.capacity_tokens for v in known]
-    if all(c is not None for c in capacity) and sum(c or 0 for c in capacity):
-        total = sum(c or 0 for c in capacity)
+    total = sum(c or 0 for c in capacity)
+    if total and None not in capacity:
         used = sum((v.usage_ratio or 0) * (v.capacity_tokens or 0) for v in known)
         return used / total, None, f"{formats.percent(used / total, 0)} of {formats.compact(total)} tokens in use"
     mean = sum(v.usage_ratio or 0 for v in known) / len(known)
@@ -366,7 +366,8 @@ def layout_events(servers: Sequence[ServerView]) -> list[Event]:
             "layout",
             "info",
             f"{formats.printable(s.name)} serves {formats.printable(layout.model_name)}",
-            f"{layout.dtype or 'dtype unknown'} · chunk {layout.chunk_size or 'unknown'} · fingerprint {layout.fingerprint[:8]}",
+            f"{layout.dtype or 'dtype unknown'} · chunk {layout.chunk_size or 'unknown'} · "
+            f"fingerprint {layout.fingerprint[:8]}",
             f"/servers/{s.id}",
         )
         for s in servers
@@ -387,7 +388,7 @@ def trend(
     now: float = 0.0,
     layers: Sequence[tuple[str, Sequence[float | None]]] = (),
 ) -> Trend:
-    """A sparkline with the events of its span as pins; `layers` (tier, points) are drawn on top of each other instead."""
+    """A sparkline with the events of its span as pins; `layers` (tier, points) are drawn on top of each other."""
     start = now - seconds
     pins = tuple(
         Pin(svg.position(at, start, now), f"{formats.clock_time(e.at)} {e.text}")
@@ -403,7 +404,8 @@ def run_line(run: AcceptanceRunView) -> str:
     if not external:
         return f"{formats.plural(len(run.arms), 'arm')}, {run.profile}" if run.arms else f"{run.profile} profile"
     deepest = external[-1]
-    text = f"{formats.percent(deepest.external_share, 0)} back from {'disk' if deepest.name == 'external_l2' else 'memory'}"
+    tier = "disk" if deepest.name == "external_l2" else "memory"
+    text = f"{formats.percent(deepest.external_share, 0)} back from {tier}"
     if deepest.speedup is not None and deepest.speedup.median is not None:
         text += f", first token {formats.significant(deepest.speedup.median)}× as fast as cold"
     return text

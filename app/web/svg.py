@@ -162,7 +162,8 @@ def sparkline(
         if value is None or not math.isfinite(value):
             runs.append([])
         else:
-            y = height - clamp((value - bottom) / span, 0, 1) * height if top > bottom else height / 2
+            flat = height if low is not None and value <= low else height / 2
+            y = height - clamp((value - bottom) / span, 0, 1) * height if top > bottom else flat
             runs[-1].append((round(i * step, 2), round(y, 2)))
     runs = [run for run in runs if run]
     lines = tuple(
@@ -235,7 +236,7 @@ def distribution(rows: Sequence[tuple[str, Sequence[float]]]) -> Distribution | 
         return None
     step = nice_step(max(values), 5)
     maximum = math.ceil(max(values) / step) * step
-    ticks = tuple((round(i * step, 6), position(i * step, 0, maximum)) for i in range(int(round(maximum / step)) + 1))
+    ticks = tuple((round(i * step, 6), position(i * step, 0, maximum)) for i in range(round(maximum / step) + 1))
     drawn = []
     for label, items in rows:
         finite = sorted(v for v in items if math.isfinite(v))

@@ -61,6 +61,9 @@ class Templates:
             run_line=run_line,
             plan_word=words.plan_word,
             item_word=words.item_word,
+            seconds_between=formats.seconds_between,
+            split_at_difference=formats.split_at_difference,
+            arm_name=formats.arm_name,
         )
 
     def render(self, name: str, context: PageContext, *, fragment: bool = False) -> str:
@@ -86,7 +89,7 @@ class Templates:
 
 
 def address(prefix: str, *parts: object) -> str:
-    """``u("/servers", server.id)`` is ``/servers/17`` behind the prefix; ids are percent-encoded, the first part is not."""
+    """``u("/servers", server.id)`` is ``/servers/17`` behind the prefix; all but the first part is percent-encoded."""
     head, *rest = (str(p) for p in parts)
     return prefix + "/".join([head.rstrip("/") if rest else head, *(quote(p, safe="") for p in rest)])
 
@@ -131,8 +134,11 @@ def _filters(clock: Clock) -> dict[str, Any]:
         "day_title": lambda moment: formats.day_title(moment, clock()),
         "plural": formats.plural,
         "words": formats.words,
+        "arm_name": formats.arm_name,
         "middle": formats.middle,
         "printable": formats.printable,
+        "printable_lines": formats.printable_lines,
+        "pretty": lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str),
         "json_script": json_script,
         "reason": words.reason,
         "weekday": lambda day: _DAYS[day],

@@ -70,12 +70,14 @@ PLAN: Mapping[str, Word] = {
 #: What became of one record of a plan or a run.
 ITEM: Mapping[str, Word] = {
     "planned": Word("none", "circle", "planned"),
-    "intended": Word("info", "hourglass", "about to go"),
     "quarantined": Word("info", "archive", "in quarantine"),
-    "removed": Word("ok", "trash-2", "deleted"),
     "deleted": Word("ok", "trash-2", "deleted"),
     "purged": Word("none", "trash-2", "purged"),
     "restored": Word("ok", "undo-2", "put back"),
+    "in_place": Word("none", "undo-2", "left in place", "Put back when the run was interrupted."),
+    "vanished": Word("none", "circle-slash", "vanished", "Was not there any more."),
+    "changed": Word("warn", "git-compare", "changed", "Not the file that was planned: left alone."),
+    "used": Word("warn", "eye", "in use", "Read since the plan: left alone."),
     "failed": Word("bad", "circle-x", "failed"),
 }
 

@@ -1,13 +1,22 @@
-"""Every page in every state: name -> (template, context). The tests render all of them; the preview shows them."""
+"""Every page in every state: name -> (template, context). The tests render all of them; the preview shows them.
+
+`odd` is put behind every name that comes from a server, a disk or a person: the tests pass hostile text.
+"""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
+from app.errors import FieldError
 from app.web import contexts as c
 from app.web import overview
+from app.web.forms import FormState
+from app.web.style_page import style_page
+from app.web.table_state import TableState
+from tests.unit.web import room_samples as r
 from tests.unit.web import samples as s
+
+Pages = dict[str, tuple[str, c.PageContext]]
 
 NAV = (
     c.NavItem("overview", "Overview", "/", "layout-dashboard", "o"),
@@ -20,148 +29,523 @@ NAV = (
     c.NavItem("schedules", "Schedules", "/schedules", "calendar-clock", "d"),
     c.NavItem("settings", "Settings", "/settings", "settings", ","),
 )
+NONE = TableState()
 
 
-def shell(current: str = "overview", path: str = "/", crumbs: tuple[c.Crumb, ...] = (), **over: Any) -> c.Shell:
-    titles = {item.key: item for item in NAV}
-    first = titles[current]
-    trail = (c.Crumb(first.title, first.path if crumbs else ""), *crumbs)
-    values: dict[str, Any] = dict(
-        user=c.SignedIn("admin", "admin"),
-        nav=NAV,
-        current=current,
-        crumbs=trail,
-        path=path,
-        base_url="http://127.0.0.1:8090",
-        search=False,
-        version="0.1.0",
-    )
+def shell(current: str = "overview", path: str = "/", *crumbs: str, role: str = "admin", **over: Any) -> c.Shell:
+    first = {item.key: item for item in NAV}[current]
+    trail = (c.Crumb(first.title, first.path), *(c.Crumb(title, first.path) for title in crumbs))
+    values: dict[str, Any] = {
+        "user": c.SignedIn("admin", role),
+        "nav": NAV,
+        "current": current,
+        "crumbs": trail,
+        "path": path,
+        "base_url": "http://127.0.0.1:8090",
+        "version": "0.1.0",
+    }
     return c.Shell(**(values | over))
 
 
-def summary(**over: Any) -> Any:
-    def count(records: int, size: int) -> Any:
-        return SimpleNamespace(records=records, bytes=size)
-
-    values = dict(
-        records=103_377,
-        bytes=1_640_000_000_000,
-        by_class={
-            "current": count(101_204, 1_510_000_000_000),
-            "incompatible": count(1204, 38_000_000_000),
-            "corrupt": count(37, 410_000_000),
-            "temporary": count(3, 44_000_000),
-            "unverified": count(918, 84_000_000_000),
-            "foreign": count(11, 1_200_000),
-        },
-        growth_bytes_per_hour=7_400_000_000,
-        full_in_hours=81.6,
-        scanned_at=s.ago(640),
-    )
-    return SimpleNamespace(**(values | over))
+def state(*names: str, query: dict[str, str] | None = None) -> TableState:
+    return TableState.parse(query or {}, names=names, orders=("name", "size_bytes", "modified_at", "accessed_at"))
 
 
-def overview_full() -> c.OverviewPage:
+HOPS = (
+    c.Hop("recomputed → L1", "412 MB/s", "", "l1"),
+    c.Hop("L1 → L2", "98 MB/s", "", "l2"),
+    c.Hop("evicted from L1", None, "not counted yet"),
+)
+
+
+def _overview(odd: str) -> Pages:
     servers = [
-        s.server("1", "lmc-a"),
-        s.server("2", "lmc-b", state="degraded", usage=0.41, hit=0.62, engines=1),
-        s.server("3", "lmc-c", state="unreachable", usage=None, hit=None, engines=None),
+        s.server("1", "lmc-a" + odd),
+        s.server("2", "lmc-b" + odd, state="degraded", usage=0.41, hit=0.62, engines=1),
+        s.server("3", "lmc-c" + odd, state="unreachable", usage=None, hit=None, engines=None),
     ]
-    engines = [s.engine("1", "qwen-1"), s.engine("2", "qwen-2"), s.engine("3", "llama-70b")]
-    cards = [c.StoreCard(s.store("1", "nvme-a"), summary()), c.StoreCard(s.store("2", "nfs-1", known=False), None)]
-    stale = s.latest("stale", run=s.run_view("9", at=30000), reason="dtype changed 14:02: bfloat16 to float16")
+    engines = [
+        s.engine("1", "qwen-1" + odd),
+        s.engine("2", "qwen-2" + odd),
+        s.engine("3", "llama-70b" + odd, known=False),
+    ]
+    cards = [
+        c.StoreCard(s.store("1", "nvme-a" + odd), r.summary(odd=odd)),
+        c.StoreCard(s.store("2", "nfs-1" + odd, known=False), r.summary(scanned=False)),
+    ]
+    stale = s.latest("stale", run=s.run_view("9", at=30000), reason="dtype changed 14:02: bfloat16 to float16" + odd)
     verdicts = [
         c.EngineVerdict(engines[0], stale),
-        c.EngineVerdict(engines[1], s.latest("fresh", run=s.run_view("8", engine_name="qwen-2"))),
-        c.EngineVerdict(engines[2], s.latest("fresh", run=s.run_view("6", verdict="pass_with_near_ties", at=86000))),
+        c.EngineVerdict(engines[1], s.latest("fresh", run=r.acceptance("8", engine_name="qwen-2" + odd))),
+        c.EngineVerdict(engines[2], s.latest("never")),
     ]
     changes = [
-        s.change("4", "lmc-b", "healthy", "degraded", "1 of 2 engines registered", 420),
-        s.change("3", "lmc-c", "healthy", "unreachable", "connection refused at 10.0.3.17:8080", 3900),
+        s.change("4", "lmc-b" + odd, "healthy", "degraded", "1 of 2 engines registered", 420),
+        s.change("3", "lmc-c" + odd, "healthy", "unreachable", "connection refused at 10.0.3.17:8080" + odd, 3900),
     ]
     events = overview.newest(
         [
             *(overview.health_event(x) for x in changes),
-            c.Event(
-                s.ago(180),
-                "layout",
-                "warn",
-                "qwen-1 restarted with another layout",
-                "dtype bfloat16 to float16",
-                "/engines/1",
-            ),
-            c.Event(
-                s.ago(17900),
-                "acceptance",
-                "ok",
-                "Acceptance of qwen-2: pass",
-                "7 arms, 96 requests",
-                "/acceptance/runs/8",
-            ),
-            c.Event(
-                s.ago(43500),
-                "cleanup",
-                "ok",
-                "Cleanup of nvme-a: done",
-                "keep it safe · removed 311 records, 9.8 GB",
-                "/cleanup/runs/41",
-            ),
-            c.Event(
-                s.ago(86000), "acceptance", "ok", "Acceptance of llama-70b: pass, near ties", "", "/acceptance/runs/6"
-            ),
+            *overview.layout_events(servers[:1]),
+            overview.acceptance_event(r.acceptance("8", engine_name="qwen-2" + odd)),
+            overview.cleanup_event(r.run(odd=odd)),
         ],
         8,
     )
-    hops = (
-        c.Hop("recomputed → L1", "412 MB/s", "", "l1"),
-        c.Hop("L1 → L2", "98 MB/s", "", "l2"),
-        c.Hop("evicted from L1", "12 chunks/s", ""),
-    )
-    return c.OverviewPage(
-        shell=shell(),
-        attention=overview.attention(servers, engines, cards, verdicts),
-        flow=overview.flow_picture(s.token_flow(), servers, engines, cards, hops),
+    layers = [
+        ("l1", s.wave(base=0.41, swing=0.06, gap=20)),
+        ("l2", s.wave(base=0.17, swing=0.03, gap=20)),
+    ]
+    full = c.OverviewPage(
+        shell=shell(toasts=(c.Toast("ok", "Policy saved", "/cleanup", "Look at it"),) if odd else ()),
+        attention=overview.attention(servers, engines, cards, verdicts, [r.episode(odd)]),
+        flow=overview.flow_picture(s.token_flow(), servers, engines, cards, HOPS),
         servers=servers,
         engines=engines,
         stores=cards,
-        verdicts=verdicts,
         fullest_l1=overview.fullest_l1(servers),
         tightest_store=overview.tightest_store(cards),
-        hit_rate=overview.trend(
-            (),
-            3600,
-            events,
-            s.NOW,
-            [("l1", s.wave(base=0.41, swing=0.06, gap=20)), ("l2", s.wave(base=0.17, swing=0.03, gap=20))],
-        ),
+        verdicts=verdicts,
+        hit_rate=overview.trend((), 3600, events, s.NOW, layers),
         hit_rate_now=0.583,
         hit_rate_reason="",
-        next_cleanup=c.NextCleanup("1", "keep it safe", "nvme-a", s.ago(-43000), None),
+        next_cleanup=c.NextCleanup(
+            "1", "keep it safe" + odd, "nvme-a" + odd, s.ago(-43000), r.policy(odd=odd).last_run
+        ),
         events=events,
     )
-
-
-def overview_empty() -> c.OverviewPage:
-    return c.OverviewPage(
+    calm_servers = [s.server("1", "lmc-a" + odd)]
+    calm_engines = [s.engine("1", "qwen-1" + odd)]
+    calm_cards = [c.StoreCard(s.store(), r.summary(clean=True))]
+    calm_verdicts = [c.EngineVerdict(calm_engines[0], s.latest("fresh", run=r.acceptance()))]
+    calm = c.OverviewPage(
         shell=shell(),
+        attention=overview.attention(calm_servers, calm_engines, calm_cards, calm_verdicts),
+        flow=overview.flow_picture(s.token_flow("no_traffic"), calm_servers, calm_engines, calm_cards, ()),
+        servers=calm_servers,
+        engines=calm_engines,
+        stores=calm_cards,
+        fullest_l1=calm_servers[0],
+        tightest_store=calm_cards[0],
+        verdicts=calm_verdicts,
+        hit_rate=overview.trend((), 3600, (), s.NOW, [("l1", (0.0,) * 60), ("l2", (0.0,) * 60)]),
+        hit_rate_now=0.0,
+        hit_rate_reason="",
+        next_cleanup=c.NextCleanup("1", "two weeks" + odd, "nvme-a", None, None),
+        events=events[:2],
+    )
+    empty = c.OverviewPage(
+        shell=shell(role="viewer"),
         attention=overview.attention([], [], [], []),
         flow=overview.flow_picture(s.token_flow("unknown"), [], [], []),
         servers=[],
         engines=[],
         stores=[],
-        verdicts=[],
         fullest_l1=None,
         tightest_store=None,
-        hit_rate=c.Trend((None,) * 60, 3600),
+        verdicts=[],
+        hit_rate=c.Trend((), 3600),
         hit_rate_now=None,
         hit_rate_reason="no traffic",
         next_cleanup=None,
         events=(),
     )
-
-
-def all_pages() -> dict[str, tuple[str, c.PageContext]]:
     return {
-        "overview": ("overview.html", overview_full()),
-        "overview-empty": ("overview.html", overview_empty()),
+        "overview": ("overview.html", full),
+        "overview-calm": ("overview.html", calm),
+        "overview-empty": ("overview.html", empty),
     }
+
+
+def _charts(kind: str, ident: str) -> list[c.ChartSpec]:
+    def spec(
+        title: str, metric: str, unit: str, tier: str, points: tuple[float | None, ...], high: float | None
+    ) -> c.ChartSpec:
+        url = f"/api/v1/{kind}s/{ident}/samples?metric={metric}"
+        return c.ChartSpec(title, metric, unit, url, c.Trend(points, 3600.0), tier, 0.0, high)
+
+    return [
+        spec("Hit rate", "hit_rate", "ratio", "", s.wave(gap=20), 1.0),
+        spec("L1 used", "l1_used_bytes", "bytes", "l1", tuple((v or 0) * 2e10 for v in s.wave(dip=None)), None),
+        spec("Written to L2", "l2_store_bytes_per_second", "bytes_per_second", "l2", (0.0,) * 60, None),
+        spec("Up", "up", "bool", "", (None,) * 60, 1.0),
+    ]
+
+
+def _targets(odd: str) -> Pages:
+    servers = [s.server("1", "lmc-a" + odd), s.server("3", "lmc-c" + odd, state="unreachable", usage=None, hit=None)]
+    engines = [s.engine("1", "qwen-1" + odd), s.engine("3", "llama-70b" + odd, known=False, state="unreachable")]
+    cards = [c.StoreCard(s.store("1", "nvme-a" + odd), r.summary(odd=odd))]
+    events = [overview.health_event(s.change("4", "lmc-a" + odd, None, "healthy", "answers" + odd, 7420))]
+    flow = overview.flow_picture(s.token_flow(), servers[:1], engines[:1], cards, HOPS)
+    unknown = overview.flow_picture(s.token_flow("unknown"), [], [], [])
+    facts = FormState.of({"dtype": "", "kv_cache_dtype": ""})
+    pages: Pages = {
+        "servers": ("servers.html", c.ServersPage(shell("servers", "/servers"), servers, state("health"), "abc", {})),
+        "servers-none": (
+            "servers.html",
+            c.ServersPage(shell("servers", "/servers"), [], state("health", query={"health": "unhealthy"}), None, {}),
+        ),
+        "engines": ("engines.html", c.EnginesPage(shell("engines", "/engines"), engines, NONE, None, {})),
+        "engines-none": ("engines.html", c.EnginesPage(shell("engines", "/engines"), [], NONE, None, {})),
+    }
+    warned = s.server("1", "lmc-a" + odd, warnings=["restarted inside the heartbeat: nothing registered" + odd])
+    for name, shown, flown in [("server", warned, flow), ("server-down", servers[1], unknown)]:
+        pages[name] = (
+            "server.html",
+            c.ServerPage(
+                shell("servers", f"/servers/{shown.id}", shown.name),
+                server=shown,
+                engines=engines if name == "server" else [],
+                stores=cards if name == "server" else [],
+                charts_shown=_charts("server", shown.id) if name == "server" else [],
+                changes=events if name == "server" else [],
+                flow=flown,
+            ),
+        )
+    for name, engine, latest in [
+        (
+            "engine",
+            s.engine("1", "qwen-1" + odd, warnings=["no dev mode" + odd]),
+            s.latest("fresh", run=r.acceptance()),
+        ),
+        ("engine-down", engines[1], s.latest("never")),
+    ]:
+        pages[name] = (
+            "engine.html",
+            c.EnginePage(
+                shell("engines", f"/engines/{engine.id}", engine.name),
+                engine=engine,
+                server=servers[0] if name == "engine" else None,
+                latest=latest,
+                charts_shown=_charts("engine", engine.id)[:2],
+                changes=events,
+                form=facts if name == "engine" else facts.failed(r.invalid("dtype", "is not a dtype" + odd)),
+            ),
+        )
+    return pages
+
+
+def _records(odd: str) -> Pages:
+    store = s.store("1", "nvme-a" + odd)
+    head = ("stores", "/stores/1", store.name)
+    names = ("class", "reason", "model", "salt", "q", "min_size", "older_than", "unused_for", "kv_rank", "epoch")
+    form = FormState.of(dict.fromkeys(names, ""))
+    epoch_form = FormState.of({"kind": "declare", "model_name": "", "effective_at": "", "reason": ""})
+    cards = [
+        c.StoreCard(store, r.summary(odd=odd)),
+        c.StoreCard(
+            s.store("2", "nfs-1" + odd, usable=False, usable_reason="permission denied" + odd), r.summary(scanned=False)
+        ),
+    ]
+    filtered = state(*names, query={"class": "incompatible", "q": odd or "3fa9", "order": "-size_bytes"})
+    wrong = form.failed(r.invalid("older_than", "'2 weeks' is not an age; write 10m, 24h or 14d" + odd))
+
+    def store_page(summary: Any, *, active: bool, bare: bool = False) -> c.StorePage:
+        return c.StorePage(
+            shell(*head),
+            store=store,
+            summary=summary,
+            scans=[] if bare else [r.scan(), r.scan("2", state="failed", error="Permission denied" + odd)],
+            active_scan=r.scan("3", state="running") if active else None,
+            epochs=r.epochs(odd, empty=bare),
+            growth=[],
+            server_names={"1": "lmc-a" + odd},
+            policies=[],
+            quarantined=None,
+            form=epoch_form if not active else epoch_form.failed(r.invalid("effective_at", "not a time" + odd)),
+        )
+
+    return {
+        "stores": ("stores.html", c.StoresPage(shell("stores", "/stores"), cards, {"1": "lmc-a"})),
+        "stores-none": ("stores.html", c.StoresPage(shell("stores", "/stores", role="viewer"), [], {})),
+        "store": ("store.html", store_page(r.summary(odd=odd), active=False)),
+        "store-scanning": ("store.html", store_page(r.summary(odd=odd), active=True)),
+        "store-new": ("store.html", store_page(r.summary(scanned=False), active=False, bare=True)),
+        "records": (
+            "records.html",
+            c.RecordsPage(
+                shell(*head, "Records"),
+                store,
+                r.summary(odd=odd),
+                r.records(odd),
+                state(*names),
+                "next",
+                (103377, 10**12, True),
+                form,
+            ),
+        ),
+        "records-filtered": (
+            "records.html",
+            c.RecordsPage(
+                shell(*head, "Records"),
+                store,
+                r.summary(),
+                r.records(odd)[:2],
+                filtered,
+                None,
+                (100000, 10**12, False),
+                wrong,
+            ),
+        ),
+        "records-none": (
+            "records.html",
+            c.RecordsPage(
+                shell(*head, "Records"), store, r.summary(scanned=False), [], state(*names), None, None, form
+            ),
+        ),
+        "record": (
+            "record.html",
+            c.RecordPage(shell(*head, "Record"), r.record_detail(odd), store, r.epochs(odd).items[0]),
+        ),
+        "record-bare": (
+            "record.html",
+            c.RecordPage(shell(*head, "Record", role="viewer"), r.record_detail(odd, bare=True), store, None),
+        ),
+        "quarantine": (
+            "quarantine.html",
+            c.QuarantinePage(shell(*head, "Quarantine"), store, r.quarantine(odd), NONE, r.summary()),
+        ),
+        "quarantine-none": (
+            "quarantine.html",
+            c.QuarantinePage(shell(*head, "Quarantine"), store, r.quarantine("", empty=True), NONE, r.summary()),
+        ),
+    }
+
+
+def _cleanup(odd: str) -> Pages:
+    head = ("cleanup", "/cleanup")
+    stores = [s.store("1", "nvme-a" + odd), s.store("2", "nfs-1")]
+    policy = r.policy(odd=odd)
+    plan, run = r.plan(odd=odd), r.run(odd=odd)
+    items = r.items(odd)
+    empty_form = FormState()
+    filled = r.policy_form(odd)
+    pages: Pages = {
+        "cleanup": (
+            "cleanup.html",
+            c.CleanupPage(
+                shell(*head),
+                [
+                    policy,
+                    r.policy("2", odd=odd, schedule=None, last_run=None, next_firings=[]),
+                    r.policy("3", enabled=False),
+                ],
+                r.presets(),
+                [run, r.run("42", state="running", verdict=None, odd=odd)],
+                [plan],
+                stores,
+            ),
+        ),
+        "cleanup-none": ("cleanup.html", c.CleanupPage(shell(*head), [], r.presets(), [], [], stores)),
+        "policy": ("policy.html", c.PolicyPage(shell(*head, policy.name), policy, [plan], [run])),
+        "policy-new": (
+            "policy_form.html",
+            c.PolicyFormPage(shell(*head, "New policy"), None, filled, stores, r.presets(), "safe"),
+        ),
+        "policy-edit": (
+            "policy_form.html",
+            c.PolicyFormPage(
+                shell(*head, policy.name, "Edit"),
+                policy,
+                filled.failed(r.invalid("capacity_low", "70% is not below the high mark 60%" + odd)),
+                stores,
+                [],
+                "",
+            ),
+        ),
+    }
+    for name, shown in {
+        "plan": plan,
+        "plan-delete": r.plan(
+            odd=odd, removal="delete", policy_id=None, policy_name=None, origin="filter", filter={"class": odd or "x"}
+        ),
+        "plan-running": r.plan(state="running", odd=odd),
+        "plan-expired": r.plan(expired=True, odd=odd),
+        "plan-none": r.plan(records=0, bytes=0, by_reason={}, held_back={}, odd=odd),
+        "plan-failed": r.plan(state="failed", error="the directory was replaced" + odd),
+    }.items():
+        rows = [] if name in ("plan-none", "plan-running", "plan-failed") else items
+        pages[name] = ("plan.html", c.PlanPage(shell(*head, "Plan #12"), shown, rows, state("reason"), None))
+    for name, shown_run, jobs in [
+        ("run", run, []),
+        ("run-running", r.run("42", state="running", verdict=None, odd=odd), []),
+        (
+            "run-insufficient",
+            r.run("43", verdict="insufficient", odd=odd, notes=["Restart qwen-1 to clear its GPU cache." + odd]),
+            [],
+        ),
+        ("run-restoring", run, [r.job()]),
+    ]:
+        pages[name] = (
+            "cleanup_run.html",
+            c.RunPage(shell(*head, f"Run #{shown_run.id}"), shown_run, items, state("state"), "next", jobs, empty_form),
+        )
+    return pages
+
+
+def _acceptance(odd: str) -> Pages:
+    head = ("acceptance", "/acceptance")
+    engines = [s.engine("1", "qwen-1" + odd), s.engine("2", "qwen-2")]
+    runs = [
+        r.acceptance("8", odd=odd),
+        r.acceptance("9", verdict="fail", odd=odd),
+        r.acceptance("10", verdict="invalid", odd=odd),
+        r.acceptance("11", verdict=None, state="running", odd=odd),
+    ]
+    verdicts = [c.EngineVerdict(engines[0], s.latest("stale", run=runs[0], reason="changed" + odd))]
+    form = FormState.of(
+        {
+            "engine_id": "1",
+            "profile": "quick",
+            "arms": ["external_l2"],
+            "mode": "",
+            "api": "completions",
+            "concurrency": "1",
+            "deadline_seconds": "",
+            "remove_records": True,
+            "allow_clear_l1": False,
+        }
+    )
+    ttft = [
+        ("cold", (1281.0, 1277.2, 1290.1)),
+        ("external L1", (655.0, 653.2, 660.1)),
+        ("external L2", (702.0, 711.0, 699.0)),
+    ]
+    pages: Pages = {
+        "acceptance": ("acceptance.html", c.AcceptancePage(shell(*head), verdicts, runs, state("verdict"), "next")),
+        "acceptance-none": ("acceptance.html", c.AcceptancePage(shell(*head), [], [], state("verdict"), None)),
+        "acceptance-new": (
+            "acceptance_start.html",
+            c.AcceptanceStartPage(shell(*head, "Start a run"), engines, form, r.estimate(odd)),
+        ),
+        "acceptance-new-wrong": (
+            "acceptance_start.html",
+            c.AcceptanceStartPage(
+                shell(*head, "Start a run"), engines, form.failed(r.invalid("concurrency", "from 1 to 64" + odd)), None
+            ),
+        ),
+        "acceptance-compare": (
+            "acceptance_compare.html",
+            c.AcceptanceComparePage(shell(*head, "Compare"), r.comparison(odd)),
+        ),
+    }
+    for name, run in zip(("pass", "fail", "invalid", "running"), runs, strict=True):
+        pages[f"acceptance-{name}"] = (
+            "acceptance_run.html",
+            c.AcceptanceRunPage(shell(*head, f"Run #{run.id}"), run, ttft if name in ("pass", "fail") else []),
+        )
+    return pages
+
+
+def _rest(odd: str) -> Pages:
+    servers = [s.server("1", "lmc-a" + odd)]
+    engines = [s.engine("1", "qwen-1" + odd)]
+    stores = [s.store("1", "nvme-a" + odd)]
+    events = [overview.health_event(s.change("4", "lmc-b" + odd, "healthy", "degraded", "why" + odd, 420))]
+    settings = ("settings", "/settings")
+    target = FormState.of(
+        {"url": "http://10.0.3.14:8080" + odd, "name": odd, "labels": "rack=b7" + odd, "server_ids": ["1"]}
+    )
+    no_schedule = FormState.of({"name": "", "target": "", "cron": "", "timezone": "UTC"})
+    token = FormState.of({"name": "", "role": "viewer", "expires_in_days": ""})
+    user = FormState.of({"username": "", "password": "", "role": "viewer"})
+    alone = shell(user=None, nav=())
+    pages: Pages = {
+        "activity": (
+            "activity.html",
+            c.ActivityPage(shell("activity", "/activity"), "events", events, [], NONE, "next"),
+        ),
+        "activity-none": (
+            "activity.html",
+            c.ActivityPage(shell("activity", "/activity"), "events", [], [], NONE, None),
+        ),
+        "audit": (
+            "activity.html",
+            c.ActivityPage(shell("activity", "/activity?view=audit"), "audit", [], r.audit(odd), NONE, None),
+        ),
+        "schedules": (
+            "schedules.html",
+            c.SchedulesPage(
+                shell("schedules", "/schedules"),
+                r.schedules(odd),
+                [],
+                no_schedule,
+                [("scan:1", "scan of nvme-a" + odd)],
+            ),
+        ),
+        "schedules-none": (
+            "schedules.html",
+            c.SchedulesPage(shell("schedules", "/schedules"), [], [], no_schedule, []),
+        ),
+        "style": ("style.html", style_page(shell("settings", "/style", "Style"), lambda: s.NOW)),
+        "login": ("login.html", c.LoginPage(alone, FormState.of({"username": "", "password": ""}), "/stores/1" + odd)),
+        "login-wrong": (
+            "login.html",
+            c.LoginPage(
+                alone,
+                FormState.of({"username": "admin" + odd}).failed(r.invalid("password", "wrong name or password")),
+                "",
+            ),
+        ),
+        "error-404": (
+            "error.html",
+            c.ErrorPage(alone, 404, "There is no such thing", "no server has the id '17'" + odd),
+        ),
+        "error-422": (
+            "error.html",
+            c.ErrorPage(
+                alone,
+                422,
+                "The input cannot be used",
+                "see below",
+                (FieldError("select[0].for" + odd, "missing" + odd),),
+            ),
+        ),
+        "error-500": ("error.html", c.ErrorPage(alone, 500, "Something went wrong", "an error of the panel itself")),
+        "search": (
+            "search.html",
+            c.SearchPage(shell(), "qwen" + odd, [c.Found("engine", "cpu", "qwen-1" + odd, "qwen" + odd, "/engines/1")]),
+        ),
+        "search-none": ("search.html", c.SearchPage(shell(), "zz" + odd, [])),
+        "welcome": ("welcome.html", c.WelcomePage(shell(), target, None)),
+        "welcome-found": ("welcome.html", c.WelcomePage(shell(), target, r.probe(odd))),
+    }
+    for tab, form in (("targets", token), ("users", user), ("tokens", token)):
+        pages[f"settings-{tab}"] = (
+            "settings.html",
+            c.SettingsPage(
+                shell(*settings),
+                tab,
+                servers,
+                engines,
+                stores,
+                r.users(odd),
+                r.tokens(odd),
+                r.new_token() if tab == "tokens" else None,
+                form,
+            ),
+        )
+    pages["settings-none"] = (
+        "settings.html",
+        c.SettingsPage(shell(*settings, role="viewer"), "targets", [], [], [], [], [], None, token),
+    )
+    for kind, old in (("server", servers[0]), ("engine", engines[0]), ("store", stores[0])):
+        pages[f"add-{kind}"] = (
+            "target_form.html",
+            c.TargetFormPage(
+                shell(*settings, "Add"), kind, None, target, servers, r.probe(odd), [("/mnt/kv" + odd, "lmc-a" + odd)]
+            ),
+        )
+        pages[f"edit-{kind}"] = (
+            "target_form.html",
+            c.TargetFormPage(
+                shell(*settings, old.name), kind, old, target.failed(r.invalid("url", "is taken" + odd)), servers, None
+            ),
+        )
+    return pages
+
+
+def all_pages(odd: str = "") -> Pages:
+    """All of them; `odd` is appended to what others could have written."""
+    return _overview(odd) | _targets(odd) | _records(odd) | _cleanup(odd) | _acceptance(odd) | _rest(odd)

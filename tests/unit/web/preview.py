@@ -1,4 +1,4 @@
-"""A small server that shows every page of `pages.py` (``python -m tests.unit.web.preview PORT``), for looking at them."""
+"""A small server that shows every page of `pages.py`: ``python -m tests.unit.web.preview PORT``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views as the services return them, for rendering pages in every state. Times are fixed: NOW is 2026-11-30 14:05 UTC."""
+"""Views as the services return them, for rendering pages in every state. NOW is 2026-11-30 14:05 UTC."""
 
 from __future__ import annotations
 
@@ -106,21 +106,21 @@ def server(
             state="no_traffic" if up else "unknown", window_seconds=900, reason=None if up else reasons[state]
         )
     )
-    values: dict[str, Any] = dict(
-        id=ident,
-        name=name,
-        url=f"http://10.0.3.{14 + int(ident) if ident.isdecimal() else 9}:8080",
-        has_api_key=False,
-        header_names=[],
-        labels={"rack": "b7"},
-        revision=1,
-        created_at=ago(900000),
-        version="0.5.6" if up else None,
-        instance_id="lmc-7f3a" if up else None,
-        started_at=ago(500000) if up else None,
-        restarted_at=None,
-        chunk_size=256 if up else None,
-        health=HealthView(
+    values: dict[str, Any] = {
+        "id": ident,
+        "name": name,
+        "url": f"http://10.0.3.{14 + int(ident) if ident.isdecimal() else 9}:8080",
+        "has_api_key": False,
+        "header_names": [],
+        "labels": {"rack": "b7"},
+        "revision": 1,
+        "created_at": ago(900000),
+        "version": "0.5.6" if up else None,
+        "instance_id": "lmc-7f3a" if up else None,
+        "started_at": ago(500000) if up else None,
+        "restarted_at": None,
+        "chunk_size": 256 if up else None,
+        "health": HealthView(
             state=state,  # type: ignore[arg-type]
             reason=reasons[state],
             since=ago(7420),
@@ -129,13 +129,13 @@ def server(
             engines_registered=engines if up else None,
             data_path_proven_at=ago(17900) if state == "healthy" else None,
         ),
-        l1=l1,
-        hit_rate=rate,
-        hit_rate_check=CrossCheckView(
+        "l1": l1,
+        "hit_rate": rate,
+        "hit_rate_check": CrossCheckView(
             state="agree", reason="vLLM loaded 1,128,004 external tokens", external_tokens=1128004
         ),
-        layouts=[layout(), layout(dtype="float16", live=False)] if up else [],
-        l2=[
+        "layouts": [layout(), layout(dtype="float16", live=False)] if up else [],
+        "l2": [
             L2View(
                 adapter="fs",
                 base_path="/mnt/nvme0/kv",
@@ -147,55 +147,55 @@ def server(
                 store_id="1",
             )
         ],
-        warnings=[],
-        last_error=None if up else reasons[state],
-        polled_at=ago(2),
-        scraped_at=ago(2) if up else ago(3900),
-        scrape_age_seconds=2.0 if up else 3900.0,
-        engine_ids=["1", "2"],
-        store_ids=["1"],
-    )
+        "warnings": [],
+        "last_error": None if up else reasons[state],
+        "polled_at": ago(2),
+        "scraped_at": ago(2) if up else ago(3900),
+        "scrape_age_seconds": 2.0 if up else 3900.0,
+        "engine_ids": ["1", "2"],
+        "store_ids": ["1"],
+    }
     return ServerView(**(values | over))
 
 
 def engine(
     ident: str = "1", name: str = "qwen-1", *, state: str = "healthy", known: bool = True, **over: Any
 ) -> EngineView:
-    values: dict[str, Any] = dict(
-        id=ident,
-        name=name,
-        url=f"http://10.0.4.{10 + int(ident)}:8000",
-        server_id="1",
-        server_link="given",
-        has_api_key=False,
-        header_names=[],
-        labels={},
-        revision=1,
-        created_at=ago(900000),
-        version="0.32.0" if known else None,
-        model_names=["qwen2.5-7b"] if known else [],
-        model_roots=["/models/qwen2.5-7b"] if known else [],
-        max_model_len=32768 if known else None,
-        started_at=ago(180) if known else None,
-        health=HealthView(
+    values: dict[str, Any] = {
+        "id": ident,
+        "name": name,
+        "url": f"http://10.0.4.{10 + int(ident)}:8000",
+        "server_id": "1",
+        "server_link": "given",
+        "has_api_key": False,
+        "header_names": [],
+        "labels": {},
+        "revision": 1,
+        "created_at": ago(900000),
+        "version": "0.32.0" if known else None,
+        "model_names": ["qwen2.5-7b"] if known else [],
+        "model_roots": ["/models/qwen2.5-7b"] if known else [],
+        "max_model_len": 32768 if known else None,
+        "started_at": ago(180) if known else None,
+        "health": HealthView(
             state=state,  # type: ignore[arg-type]
             reason="answers /health" if state == "healthy" else "connection refused at 10.0.4.12:8000",
             since=ago(180),
             http_up=known,
             engine_up=known or None,
         ),
-        l0=L0View(capacity_tokens=412_000, capacity_bytes=22 * GIB, usage_ratio=0.64)
+        "l0": L0View(capacity_tokens=412_000, capacity_bytes=22 * GIB, usage_ratio=0.64)
         if known
         else L0View(reason="no metrics"),
-        running=12 if known else None,
-        waiting=0 if known else None,
-        preemptions=3 if known else None,
-        prefix_cache=PrefixCacheView(local_hit_rate=0.28, external_hit_rate=0.61, window_seconds=900)
+        "running": 12 if known else None,
+        "waiting": 0 if known else None,
+        "preemptions": 3 if known else None,
+        "prefix_cache": PrefixCacheView(local_hit_rate=0.28, external_hit_rate=0.61, window_seconds=900)
         if known
         else PrefixCacheView(reason="not read yet"),
-        reset_available=True if known else None,
-        connector=True if known else None,
-        facts=EngineFactsView(
+        "reset_available": True if known else None,
+        "connector": True if known else None,
+        "facts": EngineFactsView(
             dtype="bfloat16",
             kv_cache_dtype="auto",
             block_size=16,
@@ -205,36 +205,36 @@ def engine(
         )
         if known
         else EngineFactsView(),
-        entered_facts={},
-        entered_facts_valid=None,
-        warnings=[],
-        last_error=None if known else "connection refused",
-        polled_at=ago(2),
-        scraped_at=ago(2) if known else None,
-        scrape_age_seconds=2.0 if known else None,
-    )
+        "entered_facts": {},
+        "entered_facts_valid": None,
+        "warnings": [],
+        "last_error": None if known else "connection refused",
+        "polled_at": ago(2),
+        "scraped_at": ago(2) if known else None,
+        "scrape_age_seconds": 2.0 if known else None,
+    }
     return EngineView(**(values | over))
 
 
 def store(ident: str = "1", name: str = "nvme-a", *, known: bool = True, **over: Any) -> StoreView:
-    values: dict[str, Any] = dict(
-        id=ident,
-        name=name,
-        path="/srv/kv/nvme-a",
-        server_path="/mnt/nvme0/kv",
-        server_ids=["1"],
-        temp_dir=".tmp",
-        kind="lmcache_fs",
-        labels={},
-        revision=1,
-        created_at=ago(900000),
-        usable=True if known else None,
-        usable_reason=None,
-        checked_at=ago(40) if known else None,
-        filesystem=FilesystemView(total_bytes=2_600_000_000_000, free_bytes=612_000_000_000, inodes_free=158_000_000)
+    values: dict[str, Any] = {
+        "id": ident,
+        "name": name,
+        "path": "/srv/kv/nvme-a",
+        "server_path": "/mnt/nvme0/kv",
+        "server_ids": ["1"],
+        "temp_dir": ".tmp",
+        "kind": "lmcache_fs",
+        "labels": {},
+        "revision": 1,
+        "created_at": ago(900000),
+        "usable": True if known else None,
+        "usable_reason": None,
+        "checked_at": ago(40) if known else None,
+        "filesystem": FilesystemView(total_bytes=2_600_000_000_000, free_bytes=612_000_000_000, inodes_free=158_000_000)
         if known
         else FilesystemView(),
-    )
+    }
     return StoreView(**(values | over))
 
 
@@ -317,36 +317,36 @@ def run_view(
     **over: Any,
 ) -> AcceptanceRunView:
     ended = state not in ("queued", "running")
-    values: dict[str, Any] = dict(
-        id=ident,
-        state=state,
-        progress=Progress(done=96 if ended else 41, total=96, unit="requests"),
-        error=None,
-        created_at=ago(at + 190),
-        started_at=ago(at + 188),
-        finished_at=ago(at) if ended else None,
-        requested_by="admin",
-        engine_id="1",
-        engine_name=engine_name,
-        server_id="1",
-        server_name="lmc-a",
-        second_engine_id=None,
-        profile="quick",
-        mode="near_tie",
-        verdict=verdict,
-        headline=None,
-        reasons=[],
-        findings=[],
-        steps=[],
-        arms=[],
-        comparisons=[],
-        evidence={},
-        request={},
-        frozen={},
-        deadline_seconds=600.0,
-        duration_seconds=188.0 if ended else None,
-        report_urls={},
-    )
+    values: dict[str, Any] = {
+        "id": ident,
+        "state": state,
+        "progress": Progress(done=96 if ended else 41, total=96, unit="requests"),
+        "error": None,
+        "created_at": ago(at + 190),
+        "started_at": ago(at + 188),
+        "finished_at": ago(at) if ended else None,
+        "requested_by": "admin",
+        "engine_id": "1",
+        "engine_name": engine_name,
+        "server_id": "1",
+        "server_name": "lmc-a",
+        "second_engine_id": None,
+        "profile": "quick",
+        "mode": "near_tie",
+        "verdict": verdict,
+        "headline": None,
+        "reasons": [],
+        "findings": [],
+        "steps": [],
+        "arms": [],
+        "comparisons": [],
+        "evidence": {},
+        "request": {},
+        "frozen": {},
+        "deadline_seconds": 600.0,
+        "duration_seconds": 188.0 if ended else None,
+        "report_urls": {},
+    }
     return AcceptanceRunView(**(values | over))
 
 

@@ -1,0 +1,212 @@
+"""What every page route gets: who asks, the services, the templates; and how it answers.
+
+`ViewerFrame`, `OperatorFrame` and `AdminFrame` are dependencies that demand the role. A route is then: the frame, one
+service call, `frame.page(…)` or `frame.done(…)`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
+from starlette.responses import RedirectResponse, Response
+
+from app import __version__
+from app.api.deps import RequireRole, ServicesDep
+from app.auth.service import Principal
+from app.errors import FieldError, InvalidInput, TierkeeperError
+from app.services import Services
+from app.web.contexts import Crumb, NavItem, PageContext, Shell, SignedIn, Toast
+from app.web.templating import Templates
+
+THEME_COOKIE = "tierkeeper-theme"
+FLASH_COOKIE = "tierkeeper-flash"
+THEMES = ("auto", "light", "dark")
+
+#: Only pages that exist.
+NAV = (
+    NavItem("overview", "Overview", "/", "layout-dashboard", "o"),
+    NavItem("servers", "Servers", "/servers", "server", "s"),
+    NavItem("engines", "Engines", "/engines", "cpu", "e"),
+    NavItem("stores", "Records", "/stores", "hard-drive", "r"),
+    NavItem("cleanup", "Cleanup", "/cleanup", "brush-cleaning", "c"),
+    NavItem("acceptance", "Acceptance", "/acceptance", "badge-check", "a"),
+    NavItem("activity", "Activity", "/activity", "history", "h"),
+    NavItem("schedules", "Schedules", "/schedules", "calendar-clock", "d"),
+    NavItem("settings", "Settings", "/settings", "settings", ","),
+)
+_TITLES = {item.key: item for item in NAV}
+
+Model = TypeVar("Model", bound=BaseModel)
+Values = Mapping[str, list[str]]
+
+
+def root_path(request: Request) -> str:
+    """The prefix that a reverse proxy strips, or empty."""
+    return str(request.app.root_path)
+
+
+def local_path(request: Request) -> str:
+    """The address of this request as the pages link to it: without the prefix, with the query."""
+    path = str(request.scope["path"])
+    root = root_path(request)
+    if root and path.startswith(root + "/"):
+        path = path[len(root) :]
+    query = request.scope.get("query_string", b"").decode("ascii", "replace")
+    return f"{path}?{query}" if query else path
+
+
+def safe_next(path: str) -> str:
+    """`path` when it is an address of this panel, else the overview: never a way to another site."""
+    good = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
+    return path if good else "/"
+
+
+def make_shell(
+    request: Request, current: str, crumbs: tuple[Crumb, ...] = (), principal: Principal | None = None
+) -> Shell:
+    """The frame of a page; without a principal it is that of the sign-in and error pages."""
+    first = _TITLES.get(current)
+    theme = request.cookies.get(THEME_COOKIE, "auto")
+    flash = _read_flash(request.cookies.get(FLASH_COOKIE))
+    return Shell(
+        user=SignedIn(principal.name, principal.role) if principal else None,
+        nav=NAV if principal else (),
+        current=current,
+        crumbs=(Crumb(first.title, first.path), *crumbs) if first else crumbs,
+        path=local_path(request),
+        base_url=f"{request.url.scheme}://{request.url.netloc}{root_path(request)}",
+        theme=theme if theme in THEMES else "auto",
+        toasts=(flash,) if flash else (),
+        search=principal is not None,
+        version=__version__,
+    )
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One request of somebody who is signed in."""
+
+    request: Request
+    services: Services
+    principal: Principal
+    templates: Templates
+
+    @property
+    def actor(self) -> str:
+        """How the audit trail names who asks."""
+        return self.principal.actor
+
+    def page(
+        self,
+        template: str,
+        context: Callable[..., PageContext],
+        current: str,
+        *crumbs: Crumb,
+        status: int = 200,
+        **fields: Any,
+    ) -> Response:
+        """Renders `context(shell, **fields)`. Toasts are shown once."""
+        shell = make_shell(self.request, current, crumbs, self.principal)
+        response = self.templates.response(self.request, template, context(shell=shell, **fields), status=status)
+        if shell.toasts:
+            response.delete_cookie(FLASH_COOKIE, path=root_path(self.request) or "/")
+        return response
+
+    def done(self, path: str, text: str = "", *, kind: str = "ok", link: tuple[str, str] | None = None) -> Response:
+        """303 to a page of ours, with a toast that says what was done; `link` is (path, title)."""
+        response = RedirectResponse(root_path(self.request) + path, 303)
+        if text:
+            flash = json.dumps({"k": kind, "t": text[:600], "p": link[0] if link else "", "l": link[1] if link else ""})
+            response.set_cookie(
+                FLASH_COOKIE,
+                base64.urlsafe_b64encode(flash.encode()).decode(),
+                max_age=60,
+                path=root_path(self.request) or "/",
+                httponly=True,
+                samesite="lax",
+                secure=self.services.settings.secure_cookies,
+            )
+        return response
+
+    def refused(self, path: str, error: TierkeeperError) -> Response:
+        """Back to a page whose button could not do what it says, with the reason."""
+        return self.done(path, error.detail, kind="bad")
+
+
+def _read_flash(cookie: str | None) -> Toast | None:
+    if not cookie:
+        return None
+    try:
+        found = json.loads(base64.urlsafe_b64decode(cookie))
+        link = str(found["p"])
+        return Toast(str(found["k"]), str(found["t"]), safe_next(link) if link else "", str(found["l"]))
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        return None
+
+
+def _frame(role: str) -> Callable[..., Frame]:
+    required = RequireRole(role)
+
+    def build(request: Request, services: ServicesDep, principal: Annotated[Principal, Depends(required)]) -> Frame:
+        return Frame(request, services, principal, request.app.state.templates)
+
+    return build
+
+
+ViewerFrame = Annotated[Frame, Depends(_frame("viewer"))]
+OperatorFrame = Annotated[Frame, Depends(_frame("operator"))]
+AdminFrame = Annotated[Frame, Depends(_frame("admin"))]
+
+
+async def _form_values(request: Request) -> dict[str, list[str]]:
+    form = await request.form()
+    values: dict[str, list[str]] = {}
+    for name, value in form.multi_items():
+        if isinstance(value, str):
+            values.setdefault(name, []).append(value)
+    return values
+
+
+#: Every field of a posted form, each with all its values.
+FormValues = Annotated[dict[str, list[str]], Depends(_form_values)]
+
+
+def one(values: Values, name: str) -> str | None:
+    """The text of a field without the blanks around it; None when it is empty or absent."""
+    text = (values.get(name) or [""])[0].strip()
+    return text or None
+
+
+def lines(values: Values, name: str) -> list[str]:
+    """The lines of a text area that are not empty."""
+    return [line.strip() for line in (values.get(name) or [""])[0].splitlines() if line.strip()]
+
+
+def build_input(model: type[Model], data: Mapping[str, Any]) -> Model:
+    """A request body of the API from a form's values. Raises InvalidInput that names each field."""
+    try:
+        return model(**data)
+    except ValidationError as error:
+        found = tuple(
+            FieldError(".".join(str(part) for part in e["loc"]), str(e["msg"]).removeprefix("Value error, "))
+            for e in error.errors()
+        )
+        raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
+
+
+def pairs(values: Values, name: str, separator: str) -> dict[str, str]:
+    """``key=value`` (or ``Name: value``) lines of a text area. Raises InvalidInput for a line without the separator."""
+    found = {}
+    for line in lines(values, name):
+        key, mark, value = line.partition(separator)
+        if not mark or not key.strip():
+            raise InvalidInput.field(name, f"{line!r} is not of the form key{separator}value, one a line")
+        found[key.strip()] = value.strip()
+    return found

@@ -1,0 +1,169 @@
+"""Acceptance runs: how engines stand, starting one, watching it, its result, two side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from app.acceptance.schemas import AcceptanceRequest, AcceptanceRunView, EstimateView
+from app.api.deps import PageQuery, parse_id
+from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
+from app.web import formats
+from app.web.contexts import (
+    AcceptanceComparePage,
+    AcceptancePage,
+    AcceptanceRunPage,
+    AcceptanceStartPage,
+    Crumb,
+)
+from app.web.forms import FormState
+from app.web.frame import FormValues, Frame, OperatorFrame, Values, ViewerFrame, build_input, one
+from app.web.pages.overview import engine_verdicts
+from app.web.table_state import TableState
+
+router = APIRouter(prefix="/acceptance")
+
+FIELDS = (
+    "engine_id",
+    "profile",
+    "arms",
+    "mode",
+    "api",
+    "concurrency",
+    "deadline_seconds",
+    "remove_records",
+    "allow_clear_l1",
+)
+
+
+@router.get("")
+def acceptance_page(frame: ViewerFrame, paging: PageQuery) -> Response:
+    services = frame.services
+    state = TableState.parse(frame.request.query_params, names=("verdict", "engine_id"))
+    engine = state.get("engine_id")
+    page = services.acceptance.list_runs(
+        page_size=state.page_size,
+        page_token=paging.page_token,
+        engine_id=parse_id("engine", engine) if engine else None,
+        verdict=state.get("verdict") or None,
+    )
+    engines = services.fleet.list_engines(page_size=200, page_token=None).items
+    return frame.page(
+        "acceptance.html",
+        AcceptancePage,
+        "acceptance",
+        verdicts=engine_verdicts(services, engines),
+        runs=page.items,
+        state=state,
+        next_page_token=page.next_page_token,
+    )
+
+
+def _start_page(frame: Frame, form: FormState, estimate: EstimateView | None = None, status: int = 200) -> Response:
+    return frame.page(
+        "acceptance_start.html",
+        AcceptanceStartPage,
+        "acceptance",
+        Crumb("Start a run"),
+        status=status,
+        engines=frame.services.fleet.list_engines(page_size=500, page_token=None).items,
+        form=form,
+        estimate=estimate,
+    )
+
+
+@router.get("/new")
+def start_page(
+    frame: OperatorFrame,
+    engine_id: Annotated[str, Query(max_length=40)] = "",
+    profile: Annotated[str, Query(max_length=20)] = "quick",
+) -> Response:
+    engines = frame.services.fleet.list_engines(page_size=1, page_token=None).items
+    chosen = engine_id or (engines[0].id if engines else "")
+    values = {"engine_id": chosen, "profile": profile, "api": "completions", "concurrency": "1", "remove_records": True}
+    estimate = None
+    if chosen:
+        try:
+            request = build_input(AcceptanceRequest, {"engine_id": chosen, "profile": profile})
+            estimate = frame.services.acceptance.estimate(request)
+        except (InvalidInput, NotFound, Conflict):
+            # A damaged address only means a form without an estimate.
+            estimate = None
+    return _start_page(frame, FormState.of(values, fields=FIELDS), estimate)
+
+
+@router.post("/new")
+def start(frame: OperatorFrame, values: FormValues, estimate: Annotated[bool, Query()] = False) -> Response:
+    """Starts a run, or (``?estimate=1``) says what it would take."""
+    form = FormState(values=values, fields=frozenset(FIELDS))
+    try:
+        request = build_input(AcceptanceRequest, _body(values))
+        if estimate:
+            return _start_page(frame, form, frame.services.acceptance.estimate(request))
+        run = frame.services.acceptance.start(request, actor=frame.actor)
+    except TierkeeperError as error:
+        return _start_page(frame, form.failed(error), status=error.status)
+    return frame.done(f"/acceptance/runs/{run.id}")
+
+
+def _body(values: Values) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "engine_id": one(values, "engine_id") or "",
+        "profile": one(values, "profile") or "quick",
+        "arms": list(values.get("arms", [])) or None,
+        "mode": one(values, "mode"),
+        "api": one(values, "api") or "completions",
+        "remove_records": "remove_records" in values,
+        "allow_clear_l1": "allow_clear_l1" in values,
+    }
+    for field, kind in (("concurrency", int), ("deadline_seconds", float)):
+        text = one(values, field)
+        if text:
+            try:
+                body[field] = kind(text)
+            except ValueError:
+                raise InvalidInput.field(field, f"{text!r} is not a number") from None
+    return body
+
+
+@router.get("/compare")
+def compare_page(
+    frame: ViewerFrame, a: Annotated[str, Query(max_length=40)] = "", b: Annotated[str, Query(max_length=40)] = ""
+) -> Response:
+    first, second = parse_id("acceptance run", a), parse_id("acceptance run", b)
+    return frame.page(
+        "acceptance_compare.html",
+        AcceptanceComparePage,
+        "acceptance",
+        Crumb(f"Runs #{first} and #{second}"),
+        comparison=frame.services.acceptance.compare(first, second),
+    )
+
+
+@router.get("/runs/{run_id}")
+def run_page(frame: ViewerFrame, run_id: str) -> Response:
+    run = frame.services.acceptance.get(parse_id("acceptance run", run_id))
+    return frame.page(
+        "acceptance_run.html",
+        AcceptanceRunPage,
+        "acceptance",
+        Crumb(f"Run #{run.id}"),
+        run=run,
+        ttft=_ttft(frame, run),
+    )
+
+
+def _ttft(frame: Frame, run: AcceptanceRunView) -> list[tuple[str, list[float]]]:
+    """Times to first token of every request, in the order of the arms; empty while the run goes on."""
+    if run.state in ("queued", "running"):
+        return []
+    samples = frame.services.acceptance.ttft_samples(int(run.id))
+    return [(formats.arm_name(name), values) for name, values in samples if values]
+
+
+@router.post("/runs/{run_id}/cancel")
+def cancel(frame: OperatorFrame, run_id: str) -> Response:
+    frame.services.acceptance.cancel(parse_id("acceptance run", run_id), actor=frame.actor)
+    return frame.done(f"/acceptance/runs/{run_id}", "The run is stopping.")

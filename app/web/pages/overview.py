@@ -1,0 +1,206 @@
+"""The overview, the welcome page that stands in for it while nothing is registered, and the style page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.errors import TierkeeperError
+from app.fleet.schemas import EngineCreate, EngineView, ProbeRequest, ServerCreate, ServerView, StoreView
+from app.services import Services
+from app.web import formats, overview
+from app.web.contexts import (
+    Crumb,
+    EngineVerdict,
+    Event,
+    Hop,
+    NextCleanup,
+    OverviewPage,
+    StoreCard,
+    Trend,
+    WelcomePage,
+)
+from app.web.forms import FormState
+from app.web.frame import AdminFrame, FormValues, Frame, ViewerFrame, build_input, make_shell, one
+from app.web.style_page import style_page
+
+router = APIRouter()
+
+WINDOW = 3600.0
+#: Servers whose history is drawn on the overview; the busiest ones when there are more.
+DRAWN_SERVERS = 8
+SHOWN_EVENTS = 9
+
+
+def store_cards(services: Services, stores: Sequence[StoreView]) -> list[StoreCard]:
+    """Stores with their summaries."""
+    return [StoreCard(store, services.records.summary(int(store.id))) for store in stores]
+
+
+def engine_verdicts(services: Services, engines: Sequence[EngineView]) -> list[EngineVerdict]:
+    """How the acceptance of each engine stands."""
+    return [EngineVerdict(engine, services.acceptance.latest_for_engine(int(engine.id))) for engine in engines]
+
+
+def events_of(services: Services, servers: Sequence[ServerView], limit: int) -> tuple[Event, ...]:
+    """What happened lately: health, restarts, layouts, cleanups, acceptance runs; newest first."""
+    changes = services.telemetry.health_changes(page_size=limit, page_token=None).items
+    runs = services.cleanup.list_runs(page_size=limit, page_token=None).items
+    tests = services.acceptance.list_runs(page_size=limit, page_token=None).items
+    return overview.newest(
+        [
+            *(overview.health_event(change) for change in changes),
+            *overview.restart_events(servers),
+            *overview.layout_events(servers),
+            *(overview.cleanup_event(run) for run in runs),
+            *(overview.acceptance_event(run) for run in tests),
+        ],
+        limit,
+    )
+
+
+def hit_rate_trend(services: Services, servers: Sequence[ServerView], events: Sequence[Event]) -> Trend:
+    """Shares of the looked-up tokens found in L1 and L2 over the last hour, of all drawn servers together."""
+    busiest = sorted(servers, key=lambda s: s.hit_rate.requested_tokens or 0, reverse=True)[:DRAWN_SERVERS]
+
+    def total(metric: str) -> list[float | None]:
+        series = [services.telemetry.sparkline("server", int(s.id), metric, seconds=WINDOW) for s in busiest]
+        return [_sum(values) for values in zip(*series, strict=True)] if series else []
+
+    asked, l1, l2 = (total(f"{name}_tokens_per_second") for name in ("requested", "l1_hit", "l2_hit"))
+    layers = [("l1", _shares(l1, asked)), ("l2", _shares(l2, asked))]
+    return overview.trend((), WINDOW, events, services.clock(), layers)
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) if known else None
+
+
+def _shares(found: Sequence[float | None], asked: Sequence[float | None]) -> list[float | None]:
+    return [a / b if a is not None and b else None for a, b in zip(found, asked, strict=True)]
+
+
+def hops(services: Services, servers: Sequence[ServerView]) -> tuple[Hop, ...]:
+    """How fast bytes move down the tiers, over the last five minutes."""
+
+    def recent(metric: str) -> float | None:
+        return _sum(
+            [
+                services.telemetry.sparkline("server", int(s.id), metric, points=1, seconds=300.0)[0]
+                for s in servers[:DRAWN_SERVERS]
+            ]
+        )
+
+    if not servers:
+        return ()
+    written, evicted = recent("l2_store_bytes_per_second"), recent("l1_evicted_per_second")
+    asked = recent("requested_tokens_per_second")
+    return (
+        Hop(
+            "looked up in L1 and L2",
+            f"{formats.compact(asked)} tokens/s" if asked is not None else None,
+            "not counted yet",
+        ),
+        Hop("L1 → L2", formats.rate(written) if written is not None else None, "not counted yet", "l2"),
+        Hop(
+            "evicted from L1",
+            f"{formats.decimal(evicted, 2)} chunks/s" if evicted is not None else None,
+            "not counted yet",
+            "l1",
+        ),
+    )
+
+
+def hit_rate_now(servers: Sequence[ServerView]) -> tuple[float | None, str]:
+    """The hit rate of all servers together and, where there is none, why."""
+    known = [s.hit_rate for s in servers if s.hit_rate.state == "value" and s.hit_rate.requested_tokens]
+    if known:
+        return sum(h.hit_tokens or 0 for h in known) / sum(h.requested_tokens or 0 for h in known), ""
+    if any(s.hit_rate.state == "no_traffic" for s in servers):
+        return None, "no traffic"
+    return None, "unknown"
+
+
+def next_cleanup(services: Services) -> NextCleanup | None:
+    """The policy that fires next; one without a schedule when there is no other."""
+    policies = services.cleanup.list_policies(page_size=100, page_token=None).items
+    scheduled = [p for p in policies if p.enabled and p.next_firings]
+    chosen = min(scheduled, key=lambda p: p.next_firings[0], default=policies[0] if policies else None)
+    if chosen is None:
+        return None
+    at = chosen.next_firings[0] if chosen in scheduled else None
+    return NextCleanup(chosen.id, chosen.name, chosen.store_name, at, chosen.last_run)
+
+
+@router.get("/")
+def overview_page(frame: ViewerFrame) -> Response:
+    services = frame.services
+    servers = services.fleet.list_servers(page_size=500, page_token=None).items
+    engines = services.fleet.list_engines(page_size=500, page_token=None).items
+    stores = services.fleet.list_stores(page_size=500, page_token=None).items
+    if not servers and not engines and not stores and frame.principal.may("admin"):
+        return _welcome(frame, FormState.of({"url": "", "api_key": ""}))
+    cards = store_cards(services, stores)
+    verdicts = engine_verdicts(services, engines)
+    events = events_of(services, servers, SHOWN_EVENTS)
+    rate, why = hit_rate_now(servers)
+    return frame.page(
+        "overview.html",
+        OverviewPage,
+        "overview",
+        attention=overview.attention(servers, engines, cards, verdicts, services.cleanup.episodes()),
+        flow=overview.flow_picture(
+            services.telemetry.token_flow(None), servers, engines, cards, hops(services, servers)
+        ),
+        servers=servers,
+        engines=engines,
+        stores=cards,
+        fullest_l1=overview.fullest_l1(servers),
+        tightest_store=overview.tightest_store(cards),
+        verdicts=verdicts,
+        hit_rate=hit_rate_trend(services, servers, events),
+        hit_rate_now=rate,
+        hit_rate_reason=why,
+        next_cleanup=next_cleanup(services),
+        events=events,
+    )
+
+
+def _welcome(frame: Frame, form: FormState, probe: object = None, status: int = 200) -> Response:
+    return frame.page("welcome.html", WelcomePage, "overview", form=form, probe=probe, status=status)
+
+
+@router.get("/welcome")
+def welcome_page(frame: AdminFrame) -> Response:
+    return _welcome(frame, FormState.of({"url": "", "api_key": ""}))
+
+
+@router.post("/welcome")
+def welcome(frame: AdminFrame, values: FormValues) -> Response:
+    """Asks an address what it is, or adds it as what it was found to be."""
+    fleet = frame.services.fleet
+    form = FormState(values=values, fields=frozenset({"url", "api_key"}))
+    data = {"url": one(values, "url") or "", "api_key": one(values, "api_key")}
+    try:
+        probe = fleet.probe(build_input(ProbeRequest, data))
+        if one(values, "step") != "add" or probe.register_as is None:
+            return _welcome(frame, form, probe)
+        data["url"] = probe.suggested_url or data["url"]
+        if probe.register_as == "server":
+            server = fleet.create_server(build_input(ServerCreate, data), actor=frame.actor)
+            return frame.done(
+                f"/settings/stores/new?server_id={server.id}", f"{server.name} was added. Now the store it names."
+            )
+        engine = fleet.create_engine(build_input(EngineCreate, data), actor=frame.actor)
+        return frame.done(f"/engines/{engine.id}", f"{engine.name} was added.")
+    except TierkeeperError as error:
+        return _welcome(frame, form.failed(error), status=error.status)
+
+
+@router.get("/style")
+def style(frame: ViewerFrame) -> Response:
+    shell = make_shell(frame.request, "settings", (Crumb("Style"),), frame.principal)
+    return frame.templates.response(frame.request, "style.html", style_page(shell, frame.services.clock))

@@ -1,0 +1,116 @@
+"""What runs by itself."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.deps import parse_id
+from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
+from app.scheduling.schemas import ScheduleInput, SchedulePatch, ScheduleView
+from app.services import Services
+from app.web.contexts import ScheduleRow, SchedulesPage
+from app.web.forms import FormState
+from app.web.frame import AdminFrame, FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
+
+router = APIRouter(prefix="/schedules")
+
+FIELDS = ("name", "target", "cron", "timezone")
+_PATHS = {"scan": "/stores", "policy": "/cleanup/policies", "acceptance": "/engines"}
+
+
+def _row(services: Services, schedule: ScheduleView) -> ScheduleRow:
+    """The schedule with its target's name, which may be gone."""
+    ident = int(schedule.target_id) if schedule.target_id.isdecimal() else 0
+    try:
+        if schedule.kind == "scan":
+            name = services.fleet.get_store(ident).name
+        elif schedule.kind == "policy":
+            name = services.cleanup.get_policy(ident).name
+        else:
+            name = services.fleet.get_engine(ident).name
+    except NotFound:
+        return ScheduleRow(schedule, "something that is gone", "")
+    return ScheduleRow(schedule, name, f"{_PATHS.get(schedule.kind, '/schedules')}/{schedule.target_id}")
+
+
+def _targets(services: Services) -> list[tuple[str, str]]:
+    stores = services.fleet.list_stores(page_size=500, page_token=None).items
+    engines = services.fleet.list_engines(page_size=500, page_token=None).items
+    return [
+        *((f"scan:{s.id}", f"scan of {s.name}") for s in stores),
+        *((f"acceptance:{e.id}", f"acceptance of {e.name}") for e in engines),
+    ]
+
+
+def _page(frame: Frame, form: FormState | None = None, status: int = 200) -> Response:
+    services = frame.services
+    schedules = services.scheduling.list_schedules(page_size=200, page_token=None).items
+    return frame.page(
+        "schedules.html",
+        SchedulesPage,
+        "schedules",
+        status=status,
+        schedules=[_row(services, s) for s in schedules],
+        firings=[],
+        form=form or FormState.of({"timezone": "UTC"}, fields=FIELDS),
+        targets=_targets(services),
+    )
+
+
+@router.get("")
+def schedules_page(frame: ViewerFrame) -> Response:
+    return _page(frame)
+
+
+@router.post("")
+def create(frame: AdminFrame, values: FormValues) -> Response:
+    form = FormState(values=values, fields=frozenset(FIELDS))
+    kind, _, target = (one(values, "target") or "").partition(":")
+    body = {
+        "name": one(values, "name") or "",
+        "kind": kind,
+        "target_id": target,
+        "cron": one(values, "cron") or "",
+        "timezone": one(values, "timezone") or "UTC",
+    }
+    try:
+        schedule = frame.services.scheduling.create(build_input(ScheduleInput, body), actor=frame.actor)
+    except (InvalidInput, Conflict, NotFound) as error:
+        return _page(frame, form.failed(error, {"kind": "target", "target_id": "target"}), error.status)
+    return frame.done("/schedules", f"{schedule.name} was created.")
+
+
+@router.post("/{schedule_id}/run")
+def run_now(frame: OperatorFrame, schedule_id: str) -> Response:
+    try:
+        firing = frame.services.scheduling.run_now(parse_id("schedule", schedule_id), actor=frame.actor)
+    except TierkeeperError as error:
+        return frame.refused("/schedules", error)
+    good = firing.outcome in ("started", "manual")
+    return frame.done("/schedules", firing.detail or f"Fired: {firing.outcome}.", kind="ok" if good else "warn")
+
+
+@router.post("/{schedule_id}/pause")
+def pause(frame: AdminFrame, schedule_id: str) -> Response:
+    schedule = frame.services.scheduling.patch(
+        parse_id("schedule", schedule_id), SchedulePatch(paused=True), actor=frame.actor
+    )
+    return frame.done("/schedules", f"{schedule.name} is paused.")
+
+
+@router.post("/{schedule_id}/resume")
+def resume(frame: AdminFrame, schedule_id: str) -> Response:
+    schedule = frame.services.scheduling.patch(
+        parse_id("schedule", schedule_id), SchedulePatch(paused=False), actor=frame.actor
+    )
+    return frame.done("/schedules", f"{schedule.name} goes on.")
+
+
+@router.post("/{schedule_id}/delete")
+def delete(frame: AdminFrame, schedule_id: str) -> Response:
+    try:
+        frame.services.scheduling.delete(parse_id("schedule", schedule_id), actor=frame.actor)
+    except Conflict as error:
+        return frame.refused("/schedules", error)
+    return frame.done("/schedules", "The schedule was deleted.")

@@ -1,0 +1,59 @@
+"""Every page router, listed by hand, and what all of them need: templates, static files, the error page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import Response
+
+from app.errors import FieldError
+from app.paths import STATIC, TEMPLATES
+from app.web.contexts import ErrorPage
+from app.web.frame import make_shell
+from app.web.pages import (
+    acceptance,
+    activity,
+    cleanup,
+    overview,
+    records,
+    schedules,
+    search,
+    session,
+    settings,
+    targets,
+)
+from app.web.static_files import StaticFiles
+from app.web.templating import Templates
+
+
+def page_routers() -> list[APIRouter]:
+    """Routers of the pages, in the order of the side bar."""
+    return [
+        session.router,
+        overview.router,
+        targets.router,
+        records.router,
+        cleanup.router,
+        acceptance.router,
+        activity.router,
+        schedules.router,
+        settings.router,
+        search.router,
+    ]
+
+
+def install_pages(app: FastAPI) -> None:
+    """Adds the pages to the application. Files are read now; services are there once the lifespan has started."""
+    static = StaticFiles(STATIC, prefix=app.root_path)
+    templates = Templates(TEMPLATES, static=static, clock=lambda: app.state.services.clock(), prefix=app.root_path)
+    app.state.templates = templates
+    app.mount("/static", static, name="static")
+
+    def error_page(request: Request, status: int, title: str, detail: str, errors: Sequence[FieldError]) -> Response:
+        context = ErrorPage(make_shell(request, ""), status=status, title=title, detail=detail, errors=errors)
+        return templates.response(request, "error.html", context, status=status)
+
+    app.state.error_page = error_page
+    for router in page_routers():
+        app.include_router(router, include_in_schema=False)
