@@ -90,7 +90,8 @@ class ServerSpec:
 class EngineSpec:
     """One vLLM instance. `server` is the index of its cache server, None for an engine without the connector.
 
-    LMCache knows the model by `model_path`, clients by `served_model_name`.
+    LMCache knows the model by `model_path`, clients by `served_model_name`. `reset_answers` is ``json`` or, as older
+    versions do, ``empty``. With an `api_key` everything below ``/v1`` wants it as bearer token.
     """
 
     model_path: str = "/models/tiny-llama"
@@ -107,6 +108,7 @@ class EngineSpec:
     prompt_tokens_details: bool = True
     cached_token_stats: bool = True
     reset_answers: str = "json"
+    api_key: str | None = None
     heartbeat_seconds: float = 10.0
     started_at: float | None = None
 

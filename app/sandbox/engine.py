@@ -250,7 +250,7 @@ class Engine:
     def _keep(self, key: bytes, block: Block, now: float) -> None:
         for gone in self.l0.put(key, block, now):
             if self.server is not None:
-                self.server.observe_l0(self.instance_ids[0], self.spec.model_path, gone)
+                self.server.counters.left_l0(self.instance_ids[0], self.spec.model_path, gone)
 
     def _decode(self, result: Generation, blocks: list[Block], sampling: Sampling, now: float) -> None:
         layout, size = self.spec.layout, self.spec.layout.block_size

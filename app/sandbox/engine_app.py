@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import time
 from collections.abc import AsyncIterator
@@ -221,7 +222,7 @@ async def _pause(seconds: float) -> None:
 
 
 class _Counting:
-    """The HTTP instrumentation: counts requests, sizes and durations by handler."""
+    """The middleware: checks the API key, counts requests, sizes and durations by handler."""
 
     def __init__(self, app: ASGIApp, world: World, engine: Engine) -> None:
         self._app = app
@@ -229,6 +230,9 @@ class _Counting:
         self._engine = engine
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._allowed(scope):
+            await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["path"] in _UNCOUNTED:
             await self._app(scope, receive, send)
             return
@@ -251,3 +255,11 @@ class _Counting:
             seconds = time.perf_counter() - started
             with self._world.lock:
                 engine_views.count_http(self._engine, handler, scope["method"], status, size, sent, seconds)
+
+    def _allowed(self, scope: Any) -> bool:
+        """With an API key, what lies below /v1 wants it; probes, metrics and the reset do not."""
+        key = self._engine.spec.api_key
+        if key is None or not scope["path"].startswith("/v1"):
+            return True
+        scheme, _, token = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        return bool(scheme.lower() == b"bearer" and hmac.compare_digest(token, key.encode()))

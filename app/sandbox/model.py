@@ -33,7 +33,7 @@ Vector = tuple[float, ...]
 _MANTISSA = {"bfloat16": 8, "float16": 11, "float32": 24, "float8_e5m2": 3}
 _GAIN = 1.6
 _LOGIT_SCALE = 1.1
-_WORD_BIAS = 1.5
+_WORD_BIAS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Model:
         self._bias = [_WORD_BIAS if tokenizer.is_word(i) else 0.0 for i in range(size)]
         for special in range(6):
             self._bias[special] = -6.0
-        self._bias[tokenizer.EOS] = 2.0
+        self._bias[tokenizer.EOS] = 3.0
 
     def state(self, blocks: Sequence[Block], layout: KVLayout) -> Vector:
         """What the next block sees of the blocks before it: 8 numbers in -1..1, or NaN."""

@@ -141,7 +141,7 @@ class Sandbox:
     def prime(self, requests: int = 60, shape: TrafficShape | None = None) -> None:
         """Let every engine answer `requests` prompts at once, without the time they would take: warm tiers and
         counters that are not 0. About 10 ms of work each."""
-        prompts = Prompts(shape or TrafficShape())
+        prompts = Prompts(shape or TrafficShape(), "prime")
         for _ in range(requests):
             prompt = prompts.next()
             for engine in self.world.engines:

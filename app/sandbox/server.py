@@ -16,10 +16,8 @@ from pathlib import Path
 from app.sandbox.config import KVLayout, ServerSpec
 from app.sandbox.exposition import MetricSet
 from app.sandbox.misbehaviour import Faults
-from app.sandbox.tiers import Directory, Evicted, Memory, ObjectKey, chunk_hashes
-
-L1_TAG = "_default"
-L2_NAME = "fs"
+from app.sandbox.server_counters import ServerCounters
+from app.sandbox.tiers import Directory, Memory, ObjectKey, chunk_hashes
 
 
 @dataclass
@@ -92,13 +90,17 @@ class CacheServer:
             self.l2.prepare()
         self.contexts: dict[int, Context] = {}
         self.prefetches: dict[str, Prefetch] = {}
-        self.metrics = MetricSet("server", started_at)
+        driven = self.spec.transfer_mode == "engine_driven"
+        self.counters = ServerCounters(started_at, self.spec.metrics_sample_rate, self._rng, engine_driven=driven)
         self.events = 0
         self.l2_usage = 0
         self.queue: list[_StoreTask] = []
         self._ticks = 0
-        self._accesses: dict[str, int] = {}
-        self._last_access: dict[ObjectKey, tuple[float, int]] = {}
+
+    @property
+    def metrics(self) -> MetricSet:
+        """All series of this process."""
+        return self.counters.metrics
 
     def restart(self, now: float, spec: ServerSpec | None = None) -> None:
         """A new process: new instance id, counters 0, L1 empty, nobody registered. The directory stays."""
@@ -179,17 +181,11 @@ class CacheServer:
     def lookup(self, model_name: str, layout: KVLayout, tokens: Sequence[int], salt: str, now: float) -> Lookup:
         """Find the longest prefix of whole chunks; what only L2 has is loaded (temporarily) on the way."""
         self.advance(now)
-        names = {"cache_salt": salt, "model_name": model_name}
-        self.metrics.inc("lmcache_mp_lookups_requests_total", **names)
         hashes = chunk_hashes(tokens, self.spec.chunk_size)
         missing = self.find_layout(model_name, layout.world_size) is None
         reason = "no_gpu_context" if missing else "" if hashes else "empty_chunk_hashes"
-        requested = 0 if reason else len(hashes) * self.spec.chunk_size
-        self.metrics.inc("lmcache_mp_lookup_requested_tokens_total", requested, **names)
-        for counter in ("tokens", "l1_tokens", "l2_tokens", "l1_keys", "l2_keys"):
-            self.metrics.touch(f"lmcache_mp_lookup_hit_{counter}_total", **names)
+        self.counters.lookup(model_name, salt, 0 if reason else len(hashes) * self.spec.chunk_size, reason)
         if reason:
-            self.metrics.inc("lmcache_mp_lookup_early_exit_requests_total", reason=reason, **names)
             return Lookup(early_exit=reason)
         keys = [self._chunk_keys(model_name, layout, h, salt) for h in hashes]
         found = self._fetch(keys, layout, salt, now, keep=False)
@@ -200,7 +196,7 @@ class CacheServer:
                 break
             result.data.append([part[0] for part in parts if part is not None])
             result.from_l2.append(any(part[1] for part in parts if part is not None))
-        self._count_hit(result, keys, found, names)
+        self._count_hit(result, keys, found)
         return result
 
     def _chunk_keys(self, model_name: str, layout: KVLayout, chunk_hash: str, salt: str) -> list[ObjectKey]:
@@ -215,8 +211,7 @@ class CacheServer:
         """
         sizes = [size * self.spec.chunk_size for _, _, size in layout.parts()]
         if self.l2 is not None:
-            self.metrics.inc("lmcache_mp_l2_prefetch_lookup_requests_total")
-            self._salted("lmcache_mp_l2_prefetch_lookup_objects_chunks_total", salt, sum(map(len, chunks)))
+            self.counters.l2_looked_up(salt, sum(map(len, chunks)))
         found: dict[ObjectKey, tuple[bytes, bool]] = {}
         loads: list[tuple[ObjectKey, int]] = []
         for chunk in chunks:
@@ -228,13 +223,12 @@ class CacheServer:
                     loads.append((key, size))
                 else:
                     found[key] = (held[0], False)
-                    if self._sampled(key):
-                        self.metrics.observe("lmcache_mp_l1_chunk_reuse_gap_seconds", held[1], l1_tag=L1_TAG)
+                    self.counters.reused_in_l1(key, held[1])
         if loads and self.l2 is not None:
             self._load(self.l2, loads, salt, found, now, keep=keep)
         for key in found:
-            self._reused(key, now)
-        self._l1_count("read", salt, len(found))
+            self.counters.reused(key, now)
+        self.counters.l1("read", salt, len(found))
         return found
 
     def _load(
@@ -247,8 +241,6 @@ class CacheServer:
         *,
         keep: bool,
     ) -> None:
-        self.metrics.inc("lmcache_mp_l2_prefetch_load_submitted_requests_total")
-        self._salted("lmcache_mp_l2_prefetch_load_submitted_objects_chunks_total", salt, len(loads))
         loaded: list[tuple[ObjectKey, bytes]] = []
         for key, size in loads:
             reason = "not_found"
@@ -257,14 +249,11 @@ class CacheServer:
             elif (data := l2.load(key, size)) is not None:
                 loaded.append((key, data))
                 continue
-            labels = {"model_name": key.model_name, "reason": reason}
-            self.metrics.inc("lmcache_mp_l2_prefetch_failure_chunks_total", **labels)
-        self.metrics.inc("lmcache_mp_l2_load_completed_requests_total", l2_name=L2_NAME)
-        self._salted("lmcache_mp_l2_prefetch_load_completed_chunks_total", salt, len(loaded))
-        self.metrics.observe("lmcache_mp_l2_load_throughput_GB_per_second", 0.13, l2_name=L2_NAME)
-        self._l1_count("write", salt, len(loaded))
+            self.counters.load_failed(key.model_name, reason)
+        self.counters.loaded(salt, len(loads), len(loaded))
+        self.counters.l1("write", salt, len(loaded))
         if not keep:
-            self._l1_count("evicted", salt, len(loaded))
+            self.counters.l1("evicted", salt, len(loaded))
         for key, data in loaded:
             found[key] = (data, True)
             if keep:
@@ -272,41 +261,27 @@ class CacheServer:
                 self.events += 1
 
     def _count_hit(
-        self,
-        result: Lookup,
-        keys: list[list[ObjectKey]],
-        found: dict[ObjectKey, tuple[bytes, bool]],
-        names: dict[str, str],
+        self, result: Lookup, keys: list[list[ObjectKey]], found: dict[ObjectKey, tuple[bytes, bool]]
     ) -> None:
-        chunk_size = self.spec.chunk_size
+        """Tokens count as L1's up to the first chunk that needed L2; keys count by where they were."""
+        size = self.spec.chunk_size
         leading = next((i for i, from_l2 in enumerate(result.from_l2) if from_l2), result.hit)
-        l2_keys = sum(found[key][1] for chunk in keys[: result.hit] for key in chunk)
-        l1_keys = sum(len(chunk) for chunk in keys[: result.hit]) - l2_keys
-        for counter, value in (
-            ("tokens", result.hit * chunk_size),
-            ("l1_tokens", leading * chunk_size),
-            ("l2_tokens", (result.hit - leading) * chunk_size),
-            ("l1_keys", l1_keys),
-            ("l2_keys", l2_keys),
-        ):
-            self.metrics.inc(f"lmcache_mp_lookup_hit_{counter}_total", value, **names)
+        used = [key for chunk in keys[: result.hit] for key in chunk]
+        l2_keys = sum(found[key][1] for key in used)
+        self.counters.hit(
+            keys[0][0].model_name,
+            keys[0][0].salt,
+            tokens=result.hit * size,
+            l1_tokens=leading * size,
+            l2_tokens=(result.hit - leading) * size,
+            l1_keys=len(used) - l2_keys,
+            l2_keys=l2_keys,
+        )
 
     def retrieved(self, instance_ids: Sequence[int], model_name: str, salt: str, objects: int) -> None:
         """Each worker has copied `objects` of its chunks' objects into the engine's blocks."""
-        if self.spec.transfer_mode == "engine_driven":
-            return
         for instance_id in instance_ids:
-            labels = {"device": "cpu", "engine_id": str(instance_id), "model_name": model_name}
-            self.metrics.inc("lmcache_mp_num_submitted_retrieves_total", device="cpu")
-            self.metrics.inc("lmcache_mp_num_finished_retrieves_total", device="cpu")
-            self.metrics.observe("lmcache_mp_l0_l1_load_throughput_GB_per_second", 0.15, **labels)
-            self.metrics.inc(
-                "lmcache_mp_num_chunks_loaded_total",
-                objects,
-                cache_salt=salt,
-                model_name=model_name,
-                worker_id=str(instance_id),
-            )
+            self.counters.retrieved(instance_id, model_name, salt, objects)
 
     # --- store ----------------------------------------------------------------------------------------------
 
@@ -325,26 +300,18 @@ class CacheServer:
             for chunk_hash, parts in chunks
             for key, data in zip(self._chunk_keys(model_name, layout, chunk_hash, salt), parts, strict=True)
         ]
-        driven = self.spec.transfer_mode != "engine_driven"
-        if driven:
-            self.metrics.inc("lmcache_mp_num_submitted_stores_total", len(instance_ids), device="cpu")
+        self.counters.store_submitted(len(instance_ids))
         if not self.l1.fits(len(data) for key, data in objects if key not in self.l1):
-            labels = {"during": "l1_store", "model_name": model_name}
-            self.metrics.inc("lmcache_mp_l1_allocation_failure_chunks_total", len(objects), **labels)
+            self.counters.store_refused(model_name, len(objects))
             return False
         for key, data in objects:
             self.l1.put(key, data, now)
-            self._touch_access(key, now)
+            self.counters.accessed(key, now)
         self.events += len(objects)
-        self._l1_count("write", salt, len(objects))
-        for instance_id in instance_ids if driven else ():
-            labels = {"device": "cpu", "engine_id": str(instance_id), "model_name": model_name}
-            self.metrics.inc("lmcache_mp_num_finished_stores_total", device="cpu")
-            self.metrics.observe("lmcache_mp_l0_l1_store_throughput_GB_per_second", 0.2, **labels)
+        self.counters.l1("write", salt, len(objects))
+        self.counters.store_finished(instance_ids, model_name)
         if self.l2 is not None:
-            self.metrics.inc("lmcache_mp_l2_store_submitted_requests_total")
-            self._salted("lmcache_mp_l2_store_submitted_objects_chunks_total", salt, len(objects))
-            self._l1_count("read", salt, len(objects))
+            self.counters.l2_submitted(salt, len(objects))
             self.queue.append(_StoreTask(objects, salt, now + self.spec.l2_store_delay_seconds))
             self._drain(now)
         return True
@@ -361,13 +328,11 @@ class CacheServer:
             done = 0
             for key, data in task.objects:
                 try:
-                    self.l2_usage += self.l2.store(key, data)
+                    self.l2_usage += self.l2.store(key, data, now)
                 except OSError:
                     continue
                 done += 1
-            self._salted("lmcache_mp_l2_store_completed_objects_chunks_total", task.salt, done)
-            self.metrics.inc("lmcache_mp_l2_store_completed_requests_total", l2_name=L2_NAME)
-            self.metrics.observe("lmcache_mp_l2_store_throughput_GB_per_second", 0.07, l2_name=L2_NAME)
+            self.counters.l2_completed(task.salt, done)
 
     @property
     def pending(self) -> tuple[int, int]:
@@ -416,50 +381,10 @@ class CacheServer:
         self.prefetches[job] = Prefetch(now, len(found), sum(map(len, keys)))
         return job
 
-    # --- counting -------------------------------------------------------------------------------------------
-
     def _forget(self, key: ObjectKey, now: float) -> bool:
         gone = self.l1.delete(key, now)
         if gone is None:
             return False
         self.events += 1
-        self._l1_count("evicted", key.salt, 1)
-        if self._sampled(key):
-            self._observe_gone(gone)
+        self.counters.left_l1(key, gone)
         return True
-
-    def _observe_gone(self, gone: Evicted) -> None:
-        self.metrics.observe("lmcache_mp_l1_chunk_lifetime_seconds", gone.lifetime, l1_tag=L1_TAG)
-        self.metrics.observe("lmcache_mp_l1_chunk_idle_before_evict_seconds", gone.idle, l1_tag=L1_TAG)
-
-    def observe_l0(self, instance_id: int, model_name: str, gone: Evicted) -> None:
-        """An engine reports a block that left its GPU cache (sampled like the rest)."""
-        if self._rng.random() < self.spec.metrics_sample_rate:
-            labels = {"instance_id": str(instance_id), "model_name": model_name}
-            self.metrics.observe("lmcache_mp_l0_block_lifetime_seconds", gone.lifetime, **labels)
-            self.metrics.observe("lmcache_mp_l0_block_idle_before_evict_seconds", gone.idle, **labels)
-
-    def _sampled(self, key: ObjectKey) -> bool:
-        return int(key.chunk_hash[:8] or "0", 16) < self.spec.metrics_sample_rate * 0x1_0000_0000
-
-    def _touch_access(self, key: ObjectKey, now: float) -> int:
-        count = self._accesses[key.salt] = self._accesses.get(key.salt, 0) + 1
-        if self._sampled(key):
-            self._last_access[key] = (now, count)
-        return count
-
-    def _reused(self, key: ObjectKey, now: float) -> None:
-        before = self._last_access.get(key)
-        count = self._touch_access(key, now)
-        if before is not None:
-            self.metrics.observe("lmcache_mp_real_reuse_gap_seconds", now - before[0], cache_salt=key.salt)
-            self.metrics.observe("lmcache_mp_real_reuse_gap_objects", count - before[1], cache_salt=key.salt)
-
-    def _salted(self, name: str, salt: str, value: float) -> None:
-        """These families carry the salt only where there is one."""
-        self.metrics.inc(name, value, **({"cache_salt": salt} if salt else {}))
-
-    def _l1_count(self, what: str, salt: str, value: int) -> None:
-        if value:
-            labels = {"l1_tag": L1_TAG, **({"cache_salt": salt} if salt else {})}
-            self.metrics.inc(f"lmcache_mp_l1_{what}_chunks_total", value, **labels)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.sandbox.server import L1_TAG, L2_NAME, CacheServer
+from app.sandbox.server import CacheServer
+from app.sandbox.server_counters import L1_TAG, L2_NAME
 
 Json = dict[str, Any]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from app.sandbox.config import KVLayout
 from app.sandbox.exposition import MetricSet
-from app.sandbox.server import L1_TAG, L2_NAME, CacheServer
+from app.sandbox.server import CacheServer
+from app.sandbox.server_counters import L1_TAG, L2_NAME
 
 Json = dict[str, Any]
 

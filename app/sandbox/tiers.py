@@ -206,14 +206,18 @@ class Directory:
             return None
         return data if len(data) == size else None
 
-    def store(self, key: ObjectKey, data: bytes) -> int:
-        """Bytes written: 0 where the path exists already. Raises `OSError` (disk full, no permission)."""
+    def store(self, key: ObjectKey, data: bytes, now: float) -> int:
+        """Bytes written: 0 where the path exists already. Raises `OSError` (disk full, no permission).
+
+        The file's times are `now`, so that they agree with a clock that was injected.
+        """
         final = self.path / key.file_name()
         if final.exists():
             return 0
         temporary = self.temporary_path(key)
         try:
             temporary.write_bytes(data)
+            os.utime(temporary, (now, now))
             temporary.replace(final)
         except OSError:
             with contextlib.suppress(OSError):

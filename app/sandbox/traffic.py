@@ -41,11 +41,11 @@ class Prompt:
 
 
 class Prompts:
-    """The pool: prompt number i is always the same one."""
+    """The pool: prompt number i is always the same one; `sequence` names the order in which `next` takes them."""
 
-    def __init__(self, shape: TrafficShape) -> None:
+    def __init__(self, shape: TrafficShape, sequence: str = "live") -> None:
         self._shape = shape
-        self._rng = random.Random(shape.seed)  # noqa: S311  (traffic, not secrets)
+        self._rng = random.Random(f"{shape.seed}/{sequence}")  # noqa: S311  (traffic, not secrets)
 
     def numbered(self, number: int) -> Prompt:
         """Prompt `number`: one of the shared prefixes and a tail of its own."""

@@ -250,3 +250,38 @@ def test_stores_go_on_while_nobody_asks(tmp_path: Path) -> None:
         while len(list(sandbox.store_path.glob("*.data"))) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_record_times_follow_the_clock(box: Driver) -> None:
+    box.clock.pass_(1234)
+    box.ask()
+    assert {p.stat().st_mtime for p in box.files()} == {START + 1234}
+
+
+def test_l2_can_be_switched_off_on_restart(box: Driver) -> None:
+    box.sandbox.control.kill("server")
+    box.clock.pass_(30)
+    box.sandbox.control.start("server", l2_enabled=False)
+    box.ask()
+    assert box.files() == []
+    assert box.client.get(box.sandbox.server_url + "/config/adapters").json() == {"adapters": []}
+
+
+def test_stopping_does_not_wait_for_hanging_requests(tmp_path: Path) -> None:
+    import socket
+    import time
+
+    sandbox = SandboxThread(tmp_path)
+    sandbox.start()
+    sandbox.control.misbehave("server", hang=True)
+    port = int(sandbox.server_url.rsplit(":", 1)[1])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+        began = time.monotonic()
+        while sandbox.control.calls("server")["GET /status"] == 0:
+            assert time.monotonic() - began < 5
+        began = time.monotonic()
+        sandbox.stop()
+        assert time.monotonic() - began < 2
+        with pytest.raises(ConnectionResetError):
+            connection.recv(10)

@@ -162,6 +162,16 @@ def test_stores_that_pile_up(box: Driver) -> None:
     assert len(box.files()) == 8
 
 
+def test_an_engine_with_an_api_key(make: Callable[..., Driver]) -> None:
+    box = make(engines=[EngineSpec(api_key="s3cret")])
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"}):
+        answer = box.client.get(url(box, "engine"), headers=headers)
+        assert (answer.status_code, answer.json()) == (401, {"error": "Unauthorized"})
+    assert box.client.get(url(box, "engine"), headers={"Authorization": "Bearer s3cret"}).status_code == 200
+    for path in ("/health", "/version", "/metrics"):
+        assert box.client.get(url(box, "engine", path)).status_code == 200
+
+
 # --- metrics ---
 
 

@@ -260,14 +260,15 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def test_a_store_skips_an_existing_path(directory: Directory) -> None:
-    assert directory.store(KEY, b"first") == 5
-    assert directory.store(KEY, b"second") == 0
+    assert directory.store(KEY, b"first", 1e9) == 5
+    assert directory.store(KEY, b"second", 1e9) == 0
     assert directory.load(KEY, 5) == b"first"
+    assert (directory.path / KEY.file_name()).stat().st_mtime == 1e9
     assert list((directory.path / ".tmp").iterdir()) == []
 
 
 def test_a_load_wants_exactly_its_size(directory: Directory) -> None:
-    directory.store(KEY, b"0123456789")
+    directory.store(KEY, b"0123456789", 1e9)
     assert directory.load(KEY, 10) == b"0123456789"
     assert directory.load(KEY, 8) == b"01234567"
     assert directory.load(KEY, 11) is None
@@ -275,7 +276,7 @@ def test_a_load_wants_exactly_its_size(directory: Directory) -> None:
 
 
 def test_deleting_says_what_it_freed(directory: Directory) -> None:
-    directory.store(KEY, b"01234")
+    directory.store(KEY, b"01234", 1e9)
     assert directory.delete(KEY) == 5
     assert directory.delete(KEY) == 0
 
@@ -290,7 +291,7 @@ def test_temporary_names_of_both_forms(tmp_path: Path) -> None:
 def test_a_failed_store_leaves_nothing_behind(directory: Directory) -> None:
     long = ObjectKey("m" * 300, 1, 0, "aa")
     with pytest.raises(OSError, match="name too long"):
-        directory.store(long, b"x")
+        directory.store(long, b"x", 1e9)
     assert [p.name for p in directory.path.rglob("*")] == [".tmp"]
 
 
