@@ -28,6 +28,8 @@ ForgetHook = Callable[[Session, TargetKind, int], None]
 MovedHook = Callable[[Session, TargetKind, int], None]
 #: Called after the commit that added a target or changed how it is reached.
 ChangeHook = Callable[[TargetKind, int], None]
+#: Polls one server now, in the calling thread, whether it answers or not.
+Refresh = Callable[[int], None]
 
 Row = TypeVar("Row", Server, Engine, Store)
 TABLES: dict[TargetKind, type[Server] | type[Engine] | type[Store]] = {
@@ -47,6 +49,7 @@ class FleetContext:
     audit: AuditService
     resolve: Resolver = system_resolver
     live: LiveSource = field(default_factory=NothingKnown)
+    refresh: Refresh | None = None
     forget_hooks: list[ForgetHook] = field(default_factory=list)
     moved_hooks: list[MovedHook] = field(default_factory=list)
     change_hooks: list[ChangeHook] = field(default_factory=list)

@@ -17,7 +17,7 @@ from app.database import Database
 from app.errors import NotFound
 from app.fleet import probes
 from app.fleet.addresses import Resolver, parse_address, system_resolver
-from app.fleet.context import TABLES, ChangeHook, FleetContext, ForgetHook, MovedHook, TargetKind
+from app.fleet.context import TABLES, ChangeHook, FleetContext, ForgetHook, MovedHook, Refresh, TargetKind
 from app.fleet.engines import Engines
 from app.fleet.live import LiveSource, NothingKnown
 from app.fleet.naming import check_headers, check_secret
@@ -68,6 +68,10 @@ class FleetService:
     def attach_live(self, source: LiveSource) -> None:
         """Gives the views their readings (TelemetryService does this itself)."""
         self._context.live = source
+
+    def attach_refresh(self, refresh: Refresh) -> None:
+        """Lets a store be judged by what its servers say although they were only just added (the poller does this)."""
+        self._context.refresh = refresh
 
     def on_forget(self, hook: ForgetHook) -> None:
         """Called in the unit of work that deletes: rooms drop their rows, or refuse with Conflict while work runs."""
@@ -196,12 +200,26 @@ class FleetService:
 
     def find(self, kind: TargetKind, name_or_id: str) -> int:
         """The row id of a target named or numbered so (a name wins). Raises NotFound."""
+        try:
+            return self.find_named(kind, name_or_id)
+        except NotFound:
+            target_id = parse_id(kind, name_or_id)
         table = TABLES[kind]
         with self._db.read() as session:
-            found = session.scalar(select(table.id).where(table.name == name_or_id))
-            if found is None:
-                target_id = parse_id(kind, name_or_id)
-                found = session.scalar(select(table.id).where(table.id == target_id))
+            found = session.scalar(select(table.id).where(table.id == target_id))
         if found is None:
             raise NotFound.of(kind, name_or_id)
         return found
+
+    def find_named(self, kind: TargetKind, name: str) -> int:
+        """The row id of the target of this name, letter case aside. Raises NotFound."""
+        table = TABLES[kind]
+        with self._db.read() as session:
+            for target_id, other in session.execute(select(table.id, table.name)):
+                if other.casefold() == name.casefold():
+                    return int(target_id)
+        raise NotFound(f"no {kind} is named {name[:80]!r}")
+
+    def normalise_url(self, url: str) -> str:
+        """The normal form in which an address is stored. Raises InvalidInput naming ``url``."""
+        return parse_address(url, allow_link_local=self._context.settings.allow_link_local).url

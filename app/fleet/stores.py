@@ -187,7 +187,13 @@ class Stores:
         with self._context.db.read() as session:
             server_ids = tuple(reference(session, Server, "server", text, "server_ids") for text in ids)
             engine_ids = session.scalars(select(Engine.id).where(Engine.server_id.in_(server_ids))).all()
-        live = self._context.live.servers_live(server_ids).values()
+        known = self._context.live.servers_live(server_ids)
+        if self._context.refresh is not None:
+            for server_id in server_ids:
+                if server_id not in known:
+                    self._context.refresh(server_id)
+            known = self._context.live.servers_live(server_ids)
+        live = known.values()
         engines = self._context.live.engines_live(engine_ids).values()
         models = {name for server in live for name in server.model_names}
         models.update(name for engine in engines for name in engine.model_roots)

@@ -91,6 +91,7 @@ class Poller:
         self._done: asyncio.Queue[Polled] | None = None
         self._next_tick = 0.0
         fleet.on_change(self._on_change)
+        fleet.attach_refresh(self._refresh)
 
     # a serving panel
 
@@ -127,6 +128,13 @@ class Poller:
         loop, wake = self._loop, self._wake
         if loop is not None and wake is not None and not loop.is_closed():
             loop.call_soon_threadsafe(wake.set)
+
+    def _refresh(self, server_id: int) -> None:
+        """Polls a server in the calling thread's time; not from inside an event loop, where nobody may wait."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(self.poll_server_now(server_id))
 
     def _start_polls(self, keys: Iterable[Key]) -> None:
         for seat in self._seats.left:

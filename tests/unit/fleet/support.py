@@ -44,7 +44,7 @@ class Bench:
     """A fleet service over a fresh database."""
 
     def __init__(self, tmp_path: Path, *, names: Mapping[str, list[str]] | None = None) -> None:
-        import app.audit.tables  # noqa: F401
+        import app.audit.tables
         import app.telemetry.tables  # noqa: F401
 
         self.data_dir = tmp_path / "panel"

@@ -154,7 +154,9 @@ class TestViews:
         made = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
         bench.fleet.mark_data_path_proven(int(made.id), bench.clock.now - 100)
         bench.fleet.mark_data_path_proven(int(made.id), bench.clock.now - 200)
-        l2 = L2View(adapter="fs", base_path="/srv/kv", usage_bytes=None, max_capacity_bytes=None, evicts=False, store_id=None)
+        l2 = L2View(
+            adapter="fs", base_path="/srv/kv", usage_bytes=None, max_capacity_bytes=None, evicts=False, store_id=None
+        )
         bench.live.servers[int(made.id)] = ServerLive(
             polled_at=bench.clock.now - 1, scraped_at=bench.clock.now - 12.5, http_up=True, version="0.5.6", l2=(l2,)
         )

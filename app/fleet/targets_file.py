@@ -1,0 +1,398 @@
+"""TARGETS_FILE: servers, engines, stores and policies declared in YAML and applied at every start.
+
+Format (all four sections are optional; ``deploy/targets.example.yaml`` shows each field)::
+
+    servers:
+      - name: rack-1                      # required; what is declared is found again by its name
+        url: http://gpu-1:8080            # required
+        api_key_env: RACK1_KEY            # the name of an environment variable, or `api_key: …` itself
+        headers: {X-Tenant: research}
+        labels: {zone: b}
+    engines:
+      - name: rack-1-engine
+        url: http://gpu-1:8000
+        server: rack-1                    # a declared or registered server; left out: guessed by its model
+    stores:
+      - name: rack-1-l2
+        path: /srv/kv/l2                  # where the panel finds it
+        servers: [rack-1]
+        server_path: /data/l2             # what the servers call it; left out: from the server's configuration
+        temp_dir: .tmp                    # left out: from the server's configuration
+        confirm: false                    # as in POST /stores
+    policies:
+      - name: nightly                     # as in POST /policies, with `store` in place of `store_id`
+        store: rack-1-l2
+        …
+
+Applying is idempotent: what is missing is created, what differs is changed, what is not declared is left alone. Fields
+that are left out keep the value they have. The whole file is read and checked before anything is changed; errors name
+the line and the field. A store that is registered already is not looked at again unless its declaration changed: a
+mount that is late must not keep the panel from starting. (A new store whose servers were never polled is judged after
+one poll of them: make the poller before calling `apply`, outside any event loop.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import Field, ValidationError
+
+from app.errors import FieldError, InvalidInput, NotFound, TierkeeperError
+from app.fleet.context import TargetKind
+from app.fleet.schemas import (
+    EngineCreate,
+    EnginePatch,
+    Headers,
+    Labels,
+    Name,
+    PathText,
+    Secret,
+    ServerCreate,
+    ServerPatch,
+    StoreCreate,
+    StorePatch,
+    Url,
+)
+from app.fleet.service import FleetService
+from app.scheduling.schemas import InputModel
+
+ACTOR = "targets-file"
+MAX_BYTES = 2**20
+_MAX_DEPTH = 20
+
+#: Stores one declared policy: (the fields of POST /policies, with `store_id`; actor). Creates or changes it by name.
+PolicyHook = Callable[[Mapping[str, Any], str], None]
+
+
+class _Reached(InputModel):
+    name: Name
+    url: Url
+    api_key: Secret | None = None
+    api_key_env: Name | None = None
+    headers: Headers | None = None
+    labels: Labels | None = None
+
+
+class _Server(_Reached):
+    pass
+
+
+class _Engine(_Reached):
+    server: Name | None = None
+
+
+class _Store(InputModel):
+    name: Name
+    path: PathText
+    servers: list[Name] | None = None
+    server_path: PathText | None = None
+    temp_dir: PathText | None = None
+    labels: Labels | None = None
+    confirm: bool = False
+
+
+class _File(InputModel):
+    servers: list[_Server] = Field(default_factory=list)
+    engines: list[_Engine] = Field(default_factory=list)
+    stores: list[_Store] = Field(default_factory=list)
+    policies: list[dict[str, Any]] = Field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """What applying did, by kind: names that were created, changed, or were right already."""
+
+    created: dict[str, list[str]] = field(default_factory=dict)
+    changed: dict[str, list[str]] = field(default_factory=dict)
+    unchanged: dict[str, list[str]] = field(default_factory=dict)
+    policies: int = 0
+
+    def note(self, outcome: dict[str, list[str]], kind: str, name: str) -> None:
+        outcome.setdefault(kind, []).append(name)
+
+
+def apply(
+    fleet: FleetService,
+    path: Path,
+    *,
+    policies: PolicyHook | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Report:
+    """Reads, checks and applies the file. Raises InvalidInput or Conflict naming file, line and field."""
+    declared, lines = read(path)
+    environment = os.environ if environment is None else environment
+    report = Report()
+    for index, server in enumerate(declared.servers):
+        with _Located(path, lines, f"servers[{index}]"):
+            _apply_server(fleet, server, environment, report)
+    for index, engine in enumerate(declared.engines):
+        with _Located(path, lines, f"engines[{index}]"):
+            _apply_engine(fleet, engine, environment, report)
+    for index, store in enumerate(declared.stores):
+        with _Located(path, lines, f"stores[{index}]"):
+            _apply_store(fleet, store, report)
+    for index, policy in enumerate(declared.policies):
+        with _Located(path, lines, f"policies[{index}]"):
+            if policies is None:
+                raise InvalidInput("policies cannot be declared here")
+            values = dict(policy)
+            if "store" not in values:
+                raise InvalidInput.field("store", "is missing; name the store that the policy cleans")
+            values["store_id"] = str(_id(fleet, "store", values.pop("store"), "store"))
+            policies(values, ACTOR)
+            report.policies += 1
+    return report
+
+
+def read(path: Path) -> tuple[_File, Mapping[str, int]]:
+    """The declarations, and the line of every field (``servers[0].url`` → 3). Raises InvalidInput."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InvalidInput.field("TARGETS_FILE", f"{path} is larger than {MAX_BYTES} bytes")
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise InvalidInput.field("TARGETS_FILE", f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput.field("TARGETS_FILE", f"{path} is not UTF-8 text") from error
+    lines: dict[str, int] = {}
+    values = _parse(path, text, lines)
+    if values is None:
+        return _File(), lines
+    if not isinstance(values, dict):
+        raise InvalidInput.field("TARGETS_FILE", f"{path} must hold servers:, engines:, stores: or policies:")
+    values = {key: item for key, item in values.items() if item is not None}
+    try:
+        declared = _File.model_validate(values)
+    except ValidationError as error:
+        found = [_schema_error(path, lines, problem) for problem in error.errors()]
+        raise InvalidInput("; ".join(f"{e.field}: {e.message}" for e in found), errors=tuple(found)) from None
+    _refuse_doubles(path, lines, declared)
+    return declared, lines
+
+
+# ---- applying ----
+
+
+def _apply_server(fleet: FleetService, entry: _Server, environment: Mapping[str, str], report: Report) -> None:
+    wanted = _reached(entry, environment)
+    server_id = _find(fleet, "server", entry.name)
+    if server_id is None:
+        fleet.create_server(ServerCreate.model_validate({**wanted, "name": entry.name}), actor=ACTOR)
+        report.note(report.created, "server", entry.name)
+        return
+    target = fleet.server_target(server_id)
+    changes = _differences(
+        wanted,
+        {
+            "url": target.url,
+            "api_key": target.api_key,
+            "headers": dict(target.headers),
+            "labels": fleet.get_server(server_id).labels,
+        },
+        fleet,
+    )
+    if changes:
+        fleet.patch_server(server_id, ServerPatch.model_validate(changes), actor=ACTOR)
+    report.note(report.changed if changes else report.unchanged, "server", entry.name)
+
+
+def _apply_engine(fleet: FleetService, entry: _Engine, environment: Mapping[str, str], report: Report) -> None:
+    wanted = _reached(entry, environment)
+    if entry.server is not None:
+        wanted["server_id"] = str(_id(fleet, "server", entry.server, "server"))
+    engine_id = _find(fleet, "engine", entry.name)
+    if engine_id is None:
+        fleet.create_engine(EngineCreate.model_validate({**wanted, "name": entry.name}), actor=ACTOR)
+        report.note(report.created, "engine", entry.name)
+        return
+    target, view = fleet.engine_target(engine_id), fleet.get_engine(engine_id)
+    present = {
+        "url": target.url,
+        "api_key": target.api_key,
+        "headers": dict(target.headers),
+        "labels": view.labels,
+        # A guess that happens to be right is not what was declared.
+        "server_id": view.server_id if view.server_link == "given" else None,
+    }
+    changes = _differences(wanted, present, fleet)
+    if changes:
+        fleet.patch_engine(engine_id, EnginePatch.model_validate(changes), actor=ACTOR)
+    report.note(report.changed if changes else report.unchanged, "engine", entry.name)
+
+
+def _apply_store(fleet: FleetService, entry: _Store, report: Report) -> None:
+    wanted: dict[str, Any] = {
+        key: value
+        for key, value in (
+            ("server_path", entry.server_path),
+            ("temp_dir", entry.temp_dir),
+            ("labels", entry.labels),
+        )
+        if value is not None
+    }
+    if entry.servers is not None:
+        wanted["server_ids"] = [str(_id(fleet, "server", name, "servers")) for name in entry.servers]
+    store_id = _find(fleet, "store", entry.name)
+    if store_id is None:
+        body = {**wanted, "name": entry.name, "path": entry.path, "confirm": entry.confirm}
+        fleet.create_store(StoreCreate.model_validate(body), actor=ACTOR)
+        report.note(report.created, "store", entry.name)
+        return
+    view = fleet.get_store(store_id)
+    if entry.path.rstrip("/") != view.path and os.path.realpath(entry.path) != view.path:
+        raise InvalidInput.field(
+            "path",
+            f"the store {entry.name!r} is registered with {view.path!r}; a store keeps its path: forget it in the "
+            "panel first, or declare another name",
+        )
+    present = {
+        "server_path": view.server_path,
+        "temp_dir": view.temp_dir,
+        "labels": view.labels,
+        "server_ids": view.server_ids,
+    }
+    changes = {key: value for key, value in wanted.items() if value != present[key]}
+    if changes:
+        fleet.patch_store(store_id, StorePatch.model_validate({**changes, "confirm": entry.confirm}), actor=ACTOR)
+    report.note(report.changed if changes else report.unchanged, "store", entry.name)
+
+
+def _reached(entry: _Reached, environment: Mapping[str, str]) -> dict[str, Any]:
+    wanted: dict[str, Any] = {"url": entry.url}
+    if entry.api_key is not None and entry.api_key_env is not None:
+        raise InvalidInput.field("api_key_env", "give either api_key or api_key_env, not both")
+    if entry.api_key_env is not None:
+        key = environment.get(entry.api_key_env)
+        if not key:
+            raise InvalidInput.field("api_key_env", f"the environment has no variable {entry.api_key_env!r}")
+        wanted["api_key"] = key
+    elif entry.api_key is not None:
+        wanted["api_key"] = entry.api_key
+    wanted |= {key: value for key, value in (("headers", entry.headers), ("labels", entry.labels)) if value is not None}
+    return wanted
+
+
+def _differences(wanted: Mapping[str, Any], present: Mapping[str, Any], fleet: FleetService) -> dict[str, Any]:
+    changes = {key: value for key, value in wanted.items() if value != present[key]}
+    if "url" in changes and fleet.normalise_url(changes["url"]) == present["url"]:
+        del changes["url"]
+    return changes
+
+
+def _find(fleet: FleetService, kind: TargetKind, name: str) -> int | None:
+    try:
+        return fleet.find_named(kind, name)
+    except NotFound:
+        return None
+
+
+def _id(fleet: FleetService, kind: TargetKind, name: object, field_name: str) -> int:
+    try:
+        return fleet.find_named(kind, str(name))
+    except NotFound:
+        raise InvalidInput.field(
+            field_name, f"there is no {kind} named {str(name)[:80]!r}, declared above or registered"
+        ) from None
+
+
+# ---- reading ----
+
+E = TypeVar("E", bound=TierkeeperError)
+
+
+class _Located:
+    """Gives the errors raised inside the file, the line and the field they are about."""
+
+    def __init__(self, path: Path, lines: Mapping[str, int], where: str) -> None:
+        self._path = path
+        self._lines = lines
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, TierkeeperError):
+            return
+        fields = error.errors or (FieldError("", error.detail),)
+        located = tuple(
+            _located(self._path, self._lines, f"{self._where}.{f.field}" if f.field else self._where, f.message)
+            for f in fields
+        )
+        raise type(error)("; ".join(f"{f.field}: {f.message}" for f in located), errors=located) from error
+
+
+def _located(path: Path, lines: Mapping[str, int], where: str, message: str) -> FieldError:
+    known = where
+    while known not in lines and ("." in known or "[" in known):
+        known = known[: max(known.rfind("."), known.rfind("["))]
+    line = lines.get(known)
+    return FieldError(f"{path.name}{f' line {line}' if line else ''}, {where}", message)
+
+
+def _schema_error(path: Path, lines: Mapping[str, int], problem: Any) -> FieldError:
+    where = ""
+    for part in problem["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
+    message = {
+        "missing": "is missing",
+        "extra_forbidden": "is not a field of this section",
+    }.get(problem["type"], problem["msg"])
+    return _located(path, lines, where, message)
+
+
+def _refuse_doubles(path: Path, lines: Mapping[str, int], declared: _File) -> None:
+    for section in ("servers", "engines", "stores"):
+        seen: dict[str, int] = {}
+        for index, entry in enumerate(getattr(declared, section)):
+            first = seen.setdefault(entry.name.casefold(), index)
+            if first != index:
+                error = _located(
+                    path,
+                    lines,
+                    f"{section}[{index}].name",
+                    f"{entry.name!r} is declared twice (first in line {lines.get(f'{section}[{first}]', '?')})",
+                )
+                raise InvalidInput(f"{error.field}: {error.message}", errors=(error,))
+
+
+def _parse(path: Path, text: str, lines: dict[str, int]) -> object:
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        return None if node is None else _value(loader, node, "", lines, 0)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise InvalidInput.field("TARGETS_FILE", f"{path.name}{where}: not YAML: {problem}") from error
+    finally:
+        loader.dispose()
+
+
+def _value(loader: yaml.SafeLoader, node: yaml.Node, where: str, lines: dict[str, int], depth: int) -> object:
+    """The plain value of a node, noting the line of each. Nesting is bounded (anchors can refer to themselves)."""
+    line = node.start_mark.line + 1
+    lines[where] = line
+    if depth > _MAX_DEPTH:
+        raise yaml.constructor.ConstructorError(None, None, "it nests too deeply", node.start_mark)
+    if isinstance(node, yaml.MappingNode):
+        loader.flatten_mapping(node)
+        result: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            key = loader.construct_object(key_node)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is no name", key_node.start_mark)
+            if key in result:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands here twice", key_node.start_mark)
+            result[key] = _value(loader, value_node, f"{where}.{key}" if where else key, lines, depth + 1)
+        return result
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, item, f"{where}[{n}]", lines, depth + 1) for n, item in enumerate(node.value)]
+    value: object = loader.construct_object(node)
+    return value
