@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-unit test-real test-versions bench lint format screenshots chaos soak audit lock clean
+.PHONY: help install run test test-unit test-real bench lint format screenshots lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,7 +23,7 @@ run: install ## the panel with the sandbox on http://127.0.0.1:8090
 
 test: lint test-unit ## everything CI needs except the real stack
 
-test-unit: install
+test-unit: install ## unit and browser tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/browser
 
 test-real: install ## the product against a real LMCache server and a real vLLM (CPU build)

@@ -10,7 +10,7 @@ from app.api.deps import Admin, PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import BODY, NOT_FOUND, READ
 from app.audit.service import AuditView
 from app.auth.schemas import NewTokenView, TokenInput, TokenView, UserInput, UserPatch, UserView
-from app.scheduling.schemas import ApiModel, Page
+from app.shapes import ApiModel, Page
 
 router = APIRouter(tags=["access"])
 

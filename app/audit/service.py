@@ -13,7 +13,7 @@ from app.audit.tables import AuditEvent
 from app.clock import Clock, iso
 from app.database import Database
 from app.paging import decode_cursor, encode_cursor
-from app.scheduling.schemas import ApiModel, Page
+from app.shapes import ApiModel, Page
 
 #: Address of the client of the request being served, set by the web layer.
 client_address: ContextVar[str | None] = ContextVar("client_address", default=None)

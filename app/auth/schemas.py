@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.scheduling.schemas import ApiModel, InputModel
+from app.shapes import ApiModel, InputModel
 
 Role = Literal["viewer", "operator", "admin"]
 RANK = {"viewer": 0, "operator": 1, "admin": 2}

@@ -18,8 +18,8 @@ from app.auth.tables import ApiToken, LoginFailure, User, UserSession
 from app.clock import Clock, iso
 from app.database import Database
 from app.errors import Conflict, InvalidInput, NotFound, NotSignedIn, TooManyRequests
-from app.scheduling.schemas import Page
 from app.settings import Settings
+from app.shapes import Page
 
 TOKEN_PREFIX = "tk_"  # noqa: S105  (recognisable in logs and by secret scanners)
 MAX_PASSWORD = 1024

@@ -72,8 +72,10 @@ class WorkContext:
 
     def cancelled(self) -> bool:
         """Whether somebody asked to stop, or the process is shutting down."""
-        if self._stopping.is_set():
-            return True
+        return self._stopping.is_set() or self.cancel_requested()
+
+    def cancel_requested(self) -> bool:
+        """Whether somebody asked to cancel this row."""
         with self.db.read() as session:
             return bool(session.scalar(select(self._table.cancel_requested).where(self._table.id == self.id)))
 
@@ -129,8 +131,9 @@ class WorkRunner:
         try:
             kind.run(context)
         except Cancelled:
-            state = INTERRUPTED if context.shutting_down else CANCELLED
-            error = "the panel was stopped" if context.shutting_down else None
+            # Somebody's wish to cancel outlives a shutdown that came meanwhile.
+            state = CANCELLED if context.cancel_requested() else INTERRUPTED
+            error = "the panel was stopped" if state == INTERRUPTED else None
         except TierkeeperError as problem:
             state, error = FAILED, problem.detail
         except Exception as problem:

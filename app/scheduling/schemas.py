@@ -1,52 +1,24 @@
-"""Shapes shared by every kind of long work and every list."""
+"""Schedules and firings as the API shows and takes them; the shapes shared by all long work are re-exported."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-T = TypeVar("T")
+from app.shapes import ApiModel, InputModel, Page, Progress, WorkView
 
-
-class ApiModel(BaseModel):
-    """Base of every response shape. Strict about nothing on the way out; unknown fields are a bug."""
-
-    model_config = ConfigDict(extra="forbid", from_attributes=True)
-
-
-class InputModel(BaseModel):
-    """Base of every request body: unknown fields and lax coercions (false for 0, "1" for 1) are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Progress(ApiModel):
-    """How far long work is. `total` is null while it is not known."""
-
-    done: int
-    total: int | None
-    unit: str
-
-
-class WorkView(ApiModel):
-    """The part every kind of long work shows. Times are RFC 3339 UTC."""
-
-    id: str
-    state: str
-    progress: Progress
-    error: str | None
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    requested_by: str
-
-
-class Page(ApiModel, Generic[T]):
-    """One page of a list."""
-
-    items: list[T]
-    next_page_token: str | None
+__all__ = [
+    "ApiModel",
+    "FiringView",
+    "InputModel",
+    "Page",
+    "Progress",
+    "ScheduleInput",
+    "SchedulePatch",
+    "ScheduleView",
+    "WorkView",
+]
 
 
 class FiringView(ApiModel):
