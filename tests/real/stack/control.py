@@ -194,9 +194,9 @@ class RealStack:
     def start(self, server: dict[str, Any] | None = None, engine: dict[str, Any] | None = None) -> None:
         """Cache server and one engine side by side: the engine needs the server only at the end of its own start."""
         self._launch_server(**(server or {}))
-        self._launch_engine("engine", **(engine or {}))
+        self.launch_engine("engine", **(engine or {}))
         self._await_server()
-        self._await_engine("engine")
+        self.await_engine("engine")
 
     def start_server(self, **knobs: Any) -> CacheServer:
         """Starts the cache server and waits until it is healthy. Knobs: see ServerKnobs."""
@@ -208,8 +208,8 @@ class RealStack:
         """Starts one more engine, waits until it answers, is registered and has answered one request. Knobs: see
         EngineKnobs.
         """
-        self._launch_engine(name, **knobs)
-        self._await_engine(name)
+        self.launch_engine(name, **knobs)
+        self.await_engine(name)
         return self.engine(name)
 
     def restart_engine(self, name: str = "engine", *, hard: bool = False, **changed: Any) -> Engine:
@@ -321,7 +321,8 @@ class RealStack:
         self._server_starts += 1
         self._server_program = self._spawn("server", self._server_starts, argv, {})
 
-    def _launch_engine(self, name: str, **changed: Any) -> None:
+    def launch_engine(self, name: str = "engine", **changed: Any) -> None:
+        """Starts an engine without waiting for it; await_engine does that."""
         slot = self._engines.get(name)
         knobs = replace(slot.knobs if slot else EngineKnobs(), **changed)
         if slot is None:
@@ -340,7 +341,8 @@ class RealStack:
     def _await_server(self) -> None:
         self._await(self.server_program, lambda: self.server.answers("/healthcheck"), 60)
 
-    def _await_engine(self, name: str) -> None:
+    def await_engine(self, name: str = "engine") -> None:
+        """Waits until the engine answers and has answered one request."""
         slot = self._engines[name]
         program = self.engine_program(name)
         self._await(program, lambda: slot.client.answers("/health"), 240)
