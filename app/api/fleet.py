@@ -22,7 +22,7 @@ from app.fleet.schemas import (
     StorePatch,
     StoreView,
 )
-from app.scheduling.schemas import Page
+from app.shapes import Page
 
 View = TypeVar("View", ServerView, EngineView, StoreView)
 

@@ -11,7 +11,7 @@ from app.api.deps import PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import NOT_FOUND, READ
 from app.clock import parse_iso
 from app.errors import InvalidInput
-from app.scheduling.schemas import Page
+from app.shapes import Page
 from app.telemetry.schemas import HealthChangeView, SamplesView, TokenFlowView
 
 router = APIRouter(tags=["telemetry"])

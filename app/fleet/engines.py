@@ -28,7 +28,7 @@ from app.fleet.naming import check_headers, check_labels, check_name, check_secr
 from app.fleet.schemas import EngineCreate, EnginePatch, EngineView, EnteredFacts, HealthView
 from app.fleet.tables import Engine, Server
 from app.fleet.targets import EngineTarget
-from app.scheduling.schemas import Page
+from app.shapes import Page
 
 
 class Engines:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from app.scheduling.schemas import ApiModel, InputModel
+from app.shapes import ApiModel, InputModel
 
 HealthState = Literal["healthy", "degraded", "unhealthy", "unreachable", "unknown"]
 HitRateState = Literal["value", "no_traffic", "unknown"]

@@ -27,7 +27,7 @@ from app.fleet.naming import check_headers, check_labels, check_name, check_secr
 from app.fleet.schemas import HealthView, L2View, ServerCreate, ServerPatch, ServerView
 from app.fleet.tables import Engine, Server, Store, StoreServer
 from app.fleet.targets import ServerTarget
-from app.scheduling.schemas import Page
+from app.shapes import Page
 
 
 class Servers:

@@ -38,8 +38,8 @@ from app.fleet.servers import Servers
 from app.fleet.stores import Stores
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 from app.paging import parse_id
-from app.scheduling.schemas import Page
 from app.settings import Settings
+from app.shapes import Page
 
 
 class FleetService:

@@ -33,7 +33,7 @@ from app.fleet.naming import check_labels, check_name, free_name
 from app.fleet.schemas import L2View, StoreCreate, StorePatch, StoreView
 from app.fleet.tables import Engine, Server, Store, StoreServer
 from app.fleet.targets import StoreTarget
-from app.scheduling.schemas import Page
+from app.shapes import Page
 
 
 @dataclass(frozen=True)

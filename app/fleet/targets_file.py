@@ -59,7 +59,7 @@ from app.fleet.schemas import (
     Url,
 )
 from app.fleet.service import FleetService
-from app.scheduling.schemas import InputModel
+from app.shapes import InputModel
 
 ACTOR = "targets-file"
 MAX_BYTES = 2**20

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -190,16 +191,27 @@ def _raw_points(
     )
     for series_id, at, value in session.execute(query):
         by_time[at][names[series_id]] = Bucket(1, value, value, value)
+    times = sorted(by_time)
+    gaps = _gaps(times, GAP_INTERVALS * interval * 1000)
     points: list[tuple[float, float | None]] = []
-    before: float | None = None
-    for at in sorted(by_time):
-        seconds = at / 1000
-        if before is not None and seconds - before > GAP_INTERVALS * interval:
-            points.append((before + interval, None))
+    for index, at in enumerate(times):
         cells = {name: by_time[at].get(name) for name in ids}
-        points.append((seconds, _value(request.metric, cells)))
-        before = seconds
+        points.append((at / 1000, _value(request.metric, cells)))
+        if index in gaps:
+            points.append((at / 1000 + interval, None))
     return points
+
+
+def _gaps(times: Sequence[int], limit: float) -> set[int]:
+    """Indices of points after which nothing was known for long. Points that are evenly far apart (polled at a longer
+    interval than now) have no gaps between them."""
+    steps = [after - before for before, after in pairwise(times)]
+    gaps = set()
+    for index, step in enumerate(steps):
+        neighbours = steps[max(0, index - 1) : index] + steps[index + 1 : index + 2]
+        if step > limit and not any(step / 1.5 <= other <= step * 1.5 for other in neighbours):
+            gaps.add(index)
+    return gaps
 
 
 def _empty(request: Request) -> list[tuple[float, float | None]]:

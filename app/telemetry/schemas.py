@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from app.scheduling.schemas import ApiModel
+from app.shapes import ApiModel
 
 FlowLevel = Literal["l0", "l1", "l2", "recomputed"]
 

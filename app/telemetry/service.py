@@ -15,8 +15,8 @@ from app.fleet.live import EngineLive, ServerLive, StoreLive
 from app.fleet.service import FleetService
 from app.fleet.tables import Engine, HealthChange, Server
 from app.paging import decode_cursor, encode_cursor
-from app.scheduling.schemas import Page
 from app.settings import Settings
+from app.shapes import Page
 from app.telemetry import history, live, rollup
 from app.telemetry.schemas import HealthChangeView, SamplesView, TokenFlowView
 from app.telemetry.tables import Observation, Series, Snapshot
