@@ -14,7 +14,7 @@ from app.sandbox import tokenizer
 from app.sandbox.config import EngineSpec, Latency
 from app.sandbox.exposition import MetricSet, families
 from app.sandbox.misbehaviour import Faults
-from app.sandbox.model import Block, Model, join_blocks, log_softmax, split_chunk
+from app.sandbox.model import Block, join_blocks, load_model, log_softmax, split_chunk
 from app.sandbox.server import CacheServer, Lookup
 from app.sandbox.tiers import PrefixCache, block_hashes
 
@@ -109,7 +109,7 @@ class Engine:
         self.started_at = started_at
         self.instance_ids = [self._rng.getrandbits(62) for _ in range(layout.world_size)]
         self.fingerprint = f"{self._rng.getrandbits(32):08x}"
-        self.model = Model(self.spec.model_path)
+        self.model = load_model(self.spec.model_path)
         self.l0 = PrefixCache(self.spec.l0_blocks)
         self.metrics = MetricSet("engine", started_at)
         self._next_heartbeat: float | None = None

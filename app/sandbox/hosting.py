@@ -34,6 +34,21 @@ class _Quiet(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), 0.1)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close everything now: nobody is waited for, as with a process that was killed."""
+        for server in self.servers:
+            server.close()
+        for sock in sockets or []:
+            sock.close()
+        for connection in list(self.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     def finish(self) -> None:
         self.should_exit = self.force_exit = True
         self._wake.set()
@@ -99,10 +114,6 @@ class Host:
         if server is None or task is None:
             return
         server.finish()
-        for connection in list(server.server_state.connections):
-            transport = getattr(connection, "transport", None)
-            if transport is not None:
-                transport.abort()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 

@@ -194,6 +194,12 @@ def _part_factor(number: int) -> float:
     return 1.0 / (1.0 + 0.25 * number)
 
 
+@lru_cache(maxsize=32)
+def load_model(name: str) -> Model:
+    """The model of that name; its weights are made once."""
+    return Model(name)
+
+
 @lru_cache(maxsize=64)
 def _weight(layout: KVLayout) -> float:
     """How often a token's vector is counted in the sums over all parts."""

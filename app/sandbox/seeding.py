@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from app.sandbox.config import EngineSpec, KVLayout, Latency, SandboxConfig, ServerSpec
-from app.sandbox.model import Model, join_blocks
+from app.sandbox.model import join_blocks, load_model
 from app.sandbox.tiers import ObjectKey
 from app.sandbox.tokenizer import VOCABULARY
 from app.sandbox.world import World
@@ -186,7 +186,7 @@ class _Seeder:
         """The objects of one chunk of this layout, computed once."""
         known = self._bodies.get((spec.model_path, layout))
         if known is None:
-            model, size = Model(spec.model_path), layout.block_size
+            model, size = load_model(spec.model_path), layout.block_size
             tokens = [self._rng.randrange(262, VOCABULARY) for _ in range(self._chunk)]
             blocks = [model.compute(tokens[p : p + size], p, (0.1,) * 8, layout) for p in range(0, self._chunk, size)]
             known = self._bodies[(spec.model_path, layout)] = join_blocks(blocks)

@@ -17,14 +17,20 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="session")
+def client() -> Iterator[httpx.Client]:
+    """One for all: making one reads the machine's certificates each time."""
+    with httpx.Client(timeout=10, trust_env=False) as client:
+        yield client
+
+
 @pytest.fixture
-def make(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Driver]]:
+def make(tmp_path: Path, clock: Clock, client: httpx.Client) -> Iterator[Callable[..., Driver]]:
     """Starts sandboxes (arguments as of `Sandbox`) that end with the test."""
     with ExitStack() as stack:
 
         def build(directory: Path = tmp_path, **arguments: Any) -> Driver:
             sandbox = stack.enter_context(SandboxThread(directory, clock=clock, **arguments))
-            client = stack.enter_context(httpx.Client(timeout=10, trust_env=False))
             return Driver(sandbox, clock, client)
 
         yield build

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
-from app.sandbox import EngineSpec, SandboxConfig, ServerSpec
+from app.sandbox import EngineSpec, SandboxConfig, SandboxThread, ServerSpec
 from app.sandbox.exposition import families
-from tests.unit.sandbox.support import CAPTURES, Driver, captured, key_of, live, metric_shapes, prompt, shape
+from tests.unit.sandbox.support import CAPTURES, Clock, Driver, captured, key_of, live, metric_shapes, prompt, shape
 
 SAMPLE_ALL = ServerSpec(metrics_sample_rate=1.0)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, client: httpx.Client) -> Iterator[Driver]:
+    """One server and one engine for tests that leave nothing behind."""
+    clock = Clock()
+    with SandboxThread(tmp_path_factory.mktemp("shared"), clock=clock) as sandbox:
+        clock.pass_(30)
+        yield Driver(sandbox, clock, client)
 
 
 def get(box: Driver, path: str) -> Any:
     return box.client.get(box.sandbox.server_url + path)
 
 
-@pytest.fixture
-def idle(make: Callable[..., Driver]) -> Driver:
-    box = make(engines=0)
-    box.clock.pass_(30)
-    return box
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory, client: httpx.Client) -> Iterator[Driver]:
+    """A server without engines; nothing changes it."""
+    clock = Clock()
+    with SandboxThread(tmp_path_factory.mktemp("idle"), engines=0, clock=clock) as sandbox:
+        clock.pass_(30)
+        yield Driver(sandbox, clock, client)
 
 
 @pytest.fixture
@@ -64,9 +76,8 @@ def ask_unsalted(box: Driver, length: int = 1000) -> None:
     ],
 )
 @pytest.mark.parametrize("state", ["server-idle", "server-with-engine"])
-def test_server_answers(path: str, file: str, state: str, make: Callable[..., Driver]) -> None:
-    box = make(engines=0 if state == "server-idle" else 1)
-    box.clock.pass_(30)
+def test_server_answers(path: str, file: str, state: str, request: pytest.FixtureRequest) -> None:
+    box: Driver = request.getfixturevalue("idle" if state == "server-idle" else "shared")
     answer = get(box, path)
     assert answer.status_code == (503 if path.startswith("/cache/objects") else 200)
     assert shape(answer.json()) == shape(captured(f"{state}/{file}"))
@@ -244,7 +255,8 @@ def test_prefetch_is_read_once(box: Driver) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(live("server_answers")))
-def test_server_answers_kept_from_the_real_one(box: Driver, name: str) -> None:
+def test_server_answers_kept_from_the_real_one(shared: Driver, name: str) -> None:
+    box = shared
     real = live("server_answers")[name]
     answer = box.client.request(real["method"], box.sandbox.server_url + real["path"], json=real["request"])
     assert answer.status_code == real["status"]
@@ -256,7 +268,8 @@ ENGINE = live("engine_answers")
 
 
 @pytest.mark.parametrize("name", sorted(n for n in ENGINE if not n.startswith("error_")))
-def test_engine_answers_kept_from_the_real_one(box: Driver, name: str) -> None:
+def test_engine_answers_kept_from_the_real_one(shared: Driver, name: str) -> None:
+    box = shared
     real = ENGINE[name]
     answer = box.client.request(real["method"], box.sandbox.engine_url + real["path"], json=real["request"])
     assert answer.status_code == real["status"]
@@ -296,7 +309,8 @@ def events(text: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", sorted(n for n in ENGINE if n.startswith("error_")))
-def test_engine_errors_kept_from_the_real_one(box: Driver, name: str) -> None:
+def test_engine_errors_kept_from_the_real_one(shared: Driver, name: str) -> None:
+    box = shared
     real = ENGINE[name]
     request = real["request"]
     if request and "prompt_of" in request:

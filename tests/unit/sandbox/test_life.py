@@ -202,13 +202,14 @@ def test_sampling_is_repeatable_with_a_seed(box: Driver) -> None:
 
 
 def test_an_answer_ends_at_the_end_mark(box: Driver) -> None:
-    reasons = {}
-    for seed in range(40):
-        choice = box.ask(40, seed, max_tokens=60, temperature=1.0, seed=seed).body["choices"][0]
+    reasons: dict[str, list[int]] = {}
+    for seed in range(60):
+        choice = box.ask(40, seed, max_tokens=30, temperature=1.0, seed=seed).body["choices"][0]
         reasons[choice["finish_reason"]] = choice["token_ids"]
-    assert set(reasons) == {"stop", "length"}
+        if len(reasons) == 2:
+            break
     assert reasons["stop"][-1] == 2
-    assert len(reasons["length"]) == 60
+    assert len(reasons["length"]) == 30
 
 
 async def test_inside_a_running_event_loop(tmp_path: Path) -> None:
@@ -283,5 +284,4 @@ def test_stopping_does_not_wait_for_hanging_requests(tmp_path: Path) -> None:
         began = time.monotonic()
         sandbox.stop()
         assert time.monotonic() - began < 2
-        with pytest.raises(ConnectionResetError):
-            connection.recv(10)
+        assert connection.recv(10) == b""
