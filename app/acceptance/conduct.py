@@ -71,6 +71,9 @@ class Conduct:
         assert facts.chunk_size is not None
         self._steps = steps
         self._last = True
+        self._start: float | None = None  # of the engine process that the references were taken from
+        self._renewals = 0
+        self._renewed: AnswerSet | None = None
         self._plan = plan
         self._stack = stack
         self._second = second
@@ -98,6 +101,8 @@ class Conduct:
         """All arms over one batch."""
         self._last = last
         counters = await self._stack.server_metrics()
+        self._start = (await self._stack.engine_counters()).process_start
+        self._renewed = None
         async with self._step("arm:cold"):
             cold = await self._cold(prompts, probe)
             if first:
@@ -219,12 +224,30 @@ class Conduct:
                 text = f"L1 could not be emptied of the run's own records: {emptied.detail}"
                 raise RunStopped(Finding("l1_not_emptied", "invalid", text, fixes.EMPTY_L1, name))
         reset, asked = await self._prove(reset, probe, name)
+        reference = await self._current(prompts, reference)
         plan = ArmPlan(
             local_empty=reset.effective is True, probe=asked, reset=reset, l1_emptied=emptied, reference=reference
         )
         await self.asking.arm(name, self._stack, self._items(prompts), plan)
         if name == "external_l2":
             await self._look_again()
+
+    async def _current(self, prompts: Sequence[Prompt], reference: AnswerSet) -> AnswerSet:
+        """The reference, or a new cold when the engine was restarted since (E3): another process may have another
+        layout, and then what the old one answered proves nothing against the cache."""
+        start = (await self._stack.engine_counters()).process_start
+        if start is None or self._start is None or start == self._start:
+            return self._renewed or reference
+        self._start = start
+        self._renewals += 1
+        again = [
+            await self._stack.ask(p, salt(self._plan.run_key, f"{p.key}n{self._renewals}"), stream=True)
+            for p in prompts
+        ]
+        self._renewed = AnswerSet.of("cold on the restarted engine", [a.answer for a in again])
+        text = "the engine was restarted during the run; cache arms are compared with a new cold arm on its new process"
+        self.seen.problems.append(Finding("engine_restarted", "warning", text))
+        return self._renewed
 
     async def _look_again(self) -> None:
         """The run's own records compared with what they were when they had just been stored."""
@@ -244,7 +267,7 @@ class Conduct:
             head = _head(prompt, self._chunk)
             assert head is not None
             await self._stack.ask(head, self._salt(prompt), stream=False)
-        plan = ArmPlan(split=True, reset=reset, reference=reference)
+        plan = ArmPlan(split=True, reset=reset, reference=await self._current(fit, reference))
         await self.asking.arm("mixed", self._stack, self._items(fit), plan)
 
     async def _shared_prefix(self, prompts: Sequence[Prompt], probe: Prompt) -> None:

@@ -80,7 +80,8 @@ def resolve(
     if prompt is None:
         return TokenEvidence(None, local, external, None, None, source)
     within = prompt if reachable is None else min(reachable, prompt)
-    expected = expected_external(within, chunk_size, local)
+    # The last token of a prompt is always computed: a GPU cache that holds all of it serves one token less.
+    expected = 0 if local >= prompt - 1 else expected_external(within, chunk_size, local)
     full = is_full_share(prompt, chunk_size, external, expected)
     return TokenEvidence(prompt, local, external, expected, full, source)
 

@@ -196,7 +196,7 @@ def _headline(outcome: Outcome) -> str:
 
 
 def _progress(context: WorkContext) -> Callable[[int, int], None]:
-    return lambda done, total: context.progress(done, total, "requests")
+    return lambda done, total: context.progress(done, total, "requests", force=done >= total)
 
 
 async def _watched(run: Run, cancelled: Callable[[], bool]) -> None:

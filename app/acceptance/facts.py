@@ -88,7 +88,7 @@ class Facts:
 
     def frozen(self) -> dict[str, Any]:
         """JSON for the run: what history is compared by, then what only explains."""
-        layout = None if self.layout is None else self.layout.to_json()
+        layout = None if self.layout is None else self.layout.to_dict()
         return {
             "model": self.model,
             "model_root": self.model_root,

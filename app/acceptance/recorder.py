@@ -50,21 +50,21 @@ class Recorder:
             if total is not None:
                 row.total = total
 
-    def advance(self, name: str, done: int, *, force: bool = False) -> None:
+    def advance(self, name: str, done: int) -> None:
         """How many requests of a step are done; written at most twice a second."""
         now = self._clock()
-        if not force and 0 <= now - self._last_progress < _SECONDS_BETWEEN_WRITES:
+        if 0 <= now - self._last_progress < _SECONDS_BETWEEN_WRITES:
             return
         self._last_progress = now
         self._change(name, done=done)
 
-    def end(self, name: str, state: str = "done", detail: str | None = None, done: int | None = None) -> None:
-        """A step is over: done, failed or skipped."""
+    def end(self, name: str, state: str = "done", detail: str | None = None, count: int | None = None) -> None:
+        """A step is over: done, failed or skipped; `count` requests were made."""
         values: dict[str, Any] = {"state": state, "finished_at": self._clock()}
         if detail is not None:
             values["detail"] = detail
-        if done is not None:
-            values["done"] = done
+        if count is not None:
+            values |= {"done": count, "total": count}
         self._change(name, **values)
 
     def close(self, state: str, detail: str) -> None:

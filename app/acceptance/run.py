@@ -149,6 +149,8 @@ class Run:
             await conduct.warm_up(ready.warm_up)
             for index, (group, probe) in enumerate(zip(ready.groups, ready.probes, strict=True)):
                 await conduct.batch(group, probe, first=index == 0, last=index == len(ready.groups) - 1)
+            self._total = sum(self._done.values())  # some arms have fewer prompts than others
+            self._progress(self._total, self._total)
             async with self._step("conclude"):
                 self._after, _, _ = await self._look(vllm, lmcache)
 
@@ -231,7 +233,8 @@ class Run:
 
     async def end(self, name: str, detail: str | None) -> None:
         """A step of the list is done (StepLog)."""
-        await asyncio.to_thread(self._recorder.end, name, "done", detail, self._done.get(name.removeprefix("arm:")))
+        count = self._done.get(name.removeprefix("arm:"))
+        await asyncio.to_thread(self._recorder.end, name, "done", detail, count)
 
     def _advance(self, arm: str, done: int) -> None:
         self._done[arm] = done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from app.acceptance.ports import RecordRemover
+from app.acceptance.run import Openers
 from app.acceptance.schemas import AcceptanceRequest, AcceptanceRunView
 from app.acceptance.service import AcceptanceService
 from app.acceptance.stack import Pace
@@ -17,10 +20,28 @@ from app.clock import system_clock
 from app.database import Base, Database
 from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate
 from app.fleet.service import FleetService
+from app.fleet.targets import EngineTarget
 from app.sandbox import EngineSpec, SandboxConfig, SandboxThread, ServerSpec
 from app.scheduling.runner import WorkRunner
 from app.schema import metadata  # noqa: F401  (all tables, for foreign keys)
 from app.settings import load_settings
+from app.vllm.client import ResetAnswer, VLLMClient
+
+SHORT = (150, 210)
+OnReset = Callable[["Panel", int], None]
+
+
+class ActingClient(VLLMClient):
+    """Lets a test act at the n-th reset: 1 is the preflight, 2 comes before external_l1, 3 before external_l2."""
+
+    act: Callable[[int], None]
+    resets: int = 0
+
+    async def reset_prefix_cache(self, *, deadline: float = 15.0) -> ResetAnswer:
+        self.resets += 1
+        await asyncio.to_thread(self.act, self.resets)
+        return await super().reset_prefix_cache(deadline=deadline)
+
 
 PACE = Pace(poll=0.01, reset=0.5, stored=0.8, counters=0.4, emptied=0.5, registered=2.0)
 
@@ -40,6 +61,8 @@ class Panel:
     def run(self, **fields: Any) -> AcceptanceRunView:
         """Starts a run and lets it end (no worker threads: it runs here)."""
         fields.setdefault("engine_id", self.engines[0])
+        if not fields.keys() & {"profile", "prompts", "lengths"}:
+            fields["lengths"] = list(SHORT)  # a test of one fault needs no more
         return self.service.start(AcceptanceRequest.model_validate(fields), actor="tester")
 
     @property
@@ -55,7 +78,15 @@ def make_panel(tmp_path: Path) -> Iterator[PanelMaker]:
     """Makes a panel over a sandbox; keywords are of Sandbox, plus `with_store` and `pace`."""
     open_things: list[Any] = []
 
-    def make(*, with_store: bool = True, pace: Pace = PACE, threads: bool = False, **sandbox: Any) -> Panel:
+    def make(
+        *,
+        with_store: bool = True,
+        pace: Pace = PACE,
+        threads: bool = False,
+        on_reset: OnReset | None = None,
+        remover: RecordRemover | None = None,
+        **sandbox: Any,
+    ) -> Panel:
         simulated = SandboxThread(tmp_path / "sandbox", **sandbox)
         simulated.__enter__()
         open_things.append(lambda: simulated.__exit__(None, None, None))
@@ -67,8 +98,23 @@ def make_panel(tmp_path: Path) -> Iterator[PanelMaker]:
         audit = AuditService(db=db, clock=system_clock)
         runner = WorkRunner(db, system_clock)
         fleet = FleetService(db=db, clock=system_clock, settings=settings, audit=audit)
+        made: list[Panel] = []
+
+        def open_engine(target: EngineTarget) -> VLLMClient:
+            client = ActingClient(target.url)
+            client.act = lambda n: on_reset(made[0], n) if on_reset is not None else None
+            return client
+
         service = AcceptanceService(
-            db=db, clock=system_clock, runner=runner, settings=settings, audit=audit, fleet=fleet, pace=pace
+            db=db,
+            clock=system_clock,
+            runner=runner,
+            settings=settings,
+            audit=audit,
+            fleet=fleet,
+            pace=pace,
+            openers=Openers(vllm=open_engine),
+            remover=remover,
         )
         if threads:
             runner.start()
@@ -83,7 +129,8 @@ def make_panel(tmp_path: Path) -> Iterator[PanelMaker]:
                 StoreCreate(path=str(simulated.store_path), server_ids=[server.id], temp_dir=".tmp", confirm=True),
                 actor="tester",
             )
-        return Panel(service, fleet, db, runner, simulated, engines, server.id)
+        made.append(Panel(service, fleet, db, runner, simulated, engines, server.id))
+        return made[0]
 
     yield make
     for close in reversed(open_things):
