@@ -210,7 +210,7 @@ class EpochsView(ApiModel):
 
 
 class EpochInput(InputModel):
-    """POST /stores/{id}/epochs. `declare` starts a generation, `adopt` takes what was there before as the live layout's."""
+    """POST /stores/{id}/epochs. `declare` starts a generation, `adopt` gives what was there to the live layout."""
 
     kind: Literal["declare", "adopt"]
     reason: str | None = Field(None, max_length=500)

@@ -109,7 +109,7 @@ class StoreDirectory:
     def still_there(self) -> bool:
         """Whether the path still leads to this very directory."""
         try:
-            found = os.stat(self.path, follow_symlinks=False)
+            found = Path(self.path).lstat()
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == self.identity
