@@ -32,7 +32,7 @@ def migration_config(connection: Connection | None = None) -> Config:
 
 def head_revision() -> str | None:
     """The schema revision this version of the panel writes."""
-    return ScriptDirectory.frommigration_config(migration_config()).get_current_head()
+    return ScriptDirectory.from_config(migration_config()).get_current_head()
 
 
 def current_revision(db: Database) -> str | None:
@@ -50,7 +50,7 @@ def upgrade(db: Database, data_dir: Path) -> None:
         before = current_revision(db)
         if before is not None:
             try:
-                ScriptDirectory.frommigration_config(migration_config()).get_revision(before)
+                ScriptDirectory.from_config(migration_config()).get_revision(before)
             except CommandError:
                 raise Conflict(
                     f"the database has schema {before}, which this version does not know: it was written by a newer "

@@ -1,4 +1,4 @@
-"""The sandbox's invented past, written as the poller would have written it: layouts of former weeks, a day of samples."""
+"""The invented past of the sandbox, written as the poller would have written it: former layouts, a day of samples."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import select
@@ -43,7 +44,7 @@ def _observations(
     """One row a span between two changes of what was registered."""
     ended = [epoch for epoch in facts["epochs"] if epoch["end"] is not None]
     cuts = sorted({epoch["start"] for epoch in ended} | {epoch["end"] for epoch in ended})
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         contexts = {}
         for number, epoch in enumerate(ended):
             if epoch["start"] <= start and end <= epoch["end"]:

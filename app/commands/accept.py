@@ -1,0 +1,311 @@
+"""`tierkeeper accept`: one acceptance run, waited for, with a one-line verdict and an exit status for pipelines.
+
+On the data directory the run is carried out in this process, beside a running panel or without one; with a URL and a
+token the panel there carries it out. Ctrl-C cancels the run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import yaml
+from pydantic import ValidationError
+
+from app.acceptance.schemas import AcceptanceRequest
+from app.commands.context import COMMAND_PRINCIPAL, command_services
+from app.errors import FieldError, InvalidInput, NotFound, TierkeeperError
+from app.services import Services
+
+EXIT_PASS, EXIT_NOT_PASSED, EXIT_TROUBLE = 0, 1, 3
+_EXIT = {
+    "pass": EXIT_PASS,
+    "pass_with_near_ties": EXIT_PASS,
+    "fail": EXIT_NOT_PASSED,
+    "invalid": EXIT_NOT_PASSED,
+    "timeout": EXIT_NOT_PASSED,
+}
+_ACTIVE = ("queued", "running")
+_WAIT_SECONDS = 20.0
+_REPORTS = {".json": "json", ".xml": "xml", ".html": "html", ".md": "md"}
+
+
+class PanelUnreachable(TierkeeperError):
+    """The panel behind --url does not answer as a panel."""
+
+    status = 502
+    code = "panel_unreachable"
+    title = "The panel cannot be reached"
+
+
+@dataclass(frozen=True)
+class AcceptOptions:
+    """The command's options. `url` and `token` choose the panel; without them the data directory is used."""
+
+    engine: str
+    second_engine: str | None = None
+    profile: str = "quick"
+    arms: str | None = None
+    prompts: Path | None = None
+    api: str = "completions"
+    mode: str | None = None
+    lengths: str | None = None
+    concurrency: int = 1
+    deadline: float | None = None
+    allow_clear_l1: bool = False
+    keep_records: bool = False
+    restart_hook: str | None = None
+    report: tuple[Path, ...] = ()
+    as_json: bool = False
+    url: str | None = None
+    token: str | None = None
+
+
+class Runs(Protocol):
+    """Where the run takes place: this process or a panel."""
+
+    def engine_id(self, name_or_id: str) -> str: ...
+
+    def start(self, body: dict[str, Any]) -> dict[str, Any]: ...
+
+    def wait(self, run_id: str, seconds: float) -> dict[str, Any]: ...
+
+    def cancel(self, run_id: str) -> None: ...
+
+    def report(self, run_id: str, form: str) -> str: ...
+
+
+def accept(options: AcceptOptions) -> int:
+    """Runs the test, prints the verdict (or the run as JSON), writes the reports; returns the exit status.
+
+    Raises InvalidInput and NotFound for what the caller got wrong, other TierkeeperErrors for what cannot be reached.
+    """
+    for path in options.report:
+        if path.suffix not in _REPORTS:
+            raise InvalidInput.field("--report", f"{path} must end in {', '.join(_REPORTS)}")
+    body = request_body(options)
+    with _where(options) as runs:
+        body["engine_id"] = runs.engine_id(options.engine)
+        if options.second_engine is not None:
+            body["second_engine_id"] = runs.engine_id(options.second_engine)
+        _check(body)
+        run = _to_the_end(runs, runs.start(body))
+        for path in options.report:
+            _write(path, runs.report(run["id"], _REPORTS[path.suffix]))
+    if options.as_json:
+        print(json.dumps(run, indent=2))
+    else:
+        print(one_line(run))
+        for reason in run["reasons"]:
+            print(f"  {reason}", file=sys.stderr)
+    return exit_status(run)
+
+
+def exit_status(run: Mapping[str, Any]) -> int:
+    """0 for a pass, 1 for fail, invalid and timeout, 3 for error, cancelled and interrupted."""
+    return _EXIT.get(run["verdict"] or "", EXIT_TROUBLE)
+
+
+def one_line(run: Mapping[str, Any]) -> str:
+    """``fail: engine-a (run 12, 41.3 s): external_l2: 3 of 4 answers differ…``"""
+    word = run["verdict"] or run["state"]
+    seconds = f", {run['duration_seconds']:.1f} s" if run["duration_seconds"] is not None else ""
+    told = run["headline"] or run["error"] or ""
+    return f"{word}: {run['engine_name']} (run {run['id']}{seconds}){': ' + told if told else ''}"
+
+
+def request_body(options: AcceptOptions) -> dict[str, Any]:
+    """The body of POST /acceptance-runs but for the engines' ids. Raises InvalidInput naming the option."""
+    body: dict[str, Any] = {
+        "engine_id": "0",
+        "profile": options.profile,
+        "api": options.api,
+        "concurrency": options.concurrency,
+        "allow_clear_l1": options.allow_clear_l1,
+        "remove_records": not options.keep_records,
+    }
+    if options.arms is not None:
+        body["arms"] = [a.strip() for a in options.arms.split(",") if a.strip()]
+    if options.mode is not None:
+        body["mode"] = options.mode
+    if options.lengths is not None:
+        body["lengths"] = _lengths(options.lengths)
+    if options.deadline is not None:
+        body["deadline_seconds"] = options.deadline
+    if options.restart_hook is not None:
+        body["restart_hook_id"] = options.restart_hook
+    if options.prompts is not None:
+        body["prompts"] = read_prompts(options.prompts)
+    _check(body)
+    return body
+
+
+def _lengths(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InvalidInput.field("--lengths", f"{text!r} is not a list of numbers such as 63,64,65") from None
+
+
+def _check(body: Mapping[str, Any]) -> None:
+    try:
+        AcceptanceRequest.model_validate(body)
+    except ValidationError as error:
+        found = tuple(
+            FieldError(f"--{str(e['loc'][0]).replace('_', '-')}", f"{e['msg']} ({e['input']!r})"[:300])
+            for e in error.errors()
+        )
+        raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
+
+
+def read_prompts(path: Path) -> list[dict[str, Any]]:
+    """Prompts from a JSON or YAML list, or JSON lines: texts, or objects as `prompts` of POST /acceptance-runs.
+
+    Raises InvalidInput for a file that cannot be read or holds something else.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput.field("--prompts", f"{path} cannot be read: {error}") from None
+    try:
+        if path.suffix == ".jsonl":
+            found: Any = [json.loads(line) for line in text.splitlines() if line.strip()]
+        elif path.suffix in (".yaml", ".yml"):
+            found = yaml.safe_load(text)
+        else:
+            found = json.loads(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise InvalidInput.field("--prompts", f"{path} is not what its name says: {error}") from None
+    if isinstance(found, Mapping) and set(found) == {"prompts"}:
+        found = found["prompts"]
+    if not isinstance(found, list) or not found:
+        raise InvalidInput.field("--prompts", f"{path} must hold a list of prompts")
+    return [{"prompt": p} if isinstance(p, str) else p for p in found]
+
+
+def _to_the_end(runs: Runs, run: dict[str, Any]) -> dict[str, Any]:
+    """Waits for the run's end; Ctrl-C cancels it and waits for that."""
+    try:
+        while run["state"] in _ACTIVE:
+            run = runs.wait(run["id"], _WAIT_SECONDS)
+    except KeyboardInterrupt:
+        print("cancelling the run …", file=sys.stderr)
+        runs.cancel(run["id"])
+        while run["state"] in _ACTIVE:
+            run = runs.wait(run["id"], _WAIT_SECONDS)
+    return run
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise InvalidInput.field("--report", f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _where(options: AcceptOptions) -> Iterator[Runs]:
+    if options.url is not None:
+        headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
+        try:
+            client = httpx.Client(base_url=options.url.rstrip("/") + "/api/v1", headers=headers, timeout=90.0)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise InvalidInput.field("--url", f"{options.url!r} is not an address: {error}") from None
+        with client:
+            yield _Remote(client)
+    else:
+        with command_services() as services:
+            services.runner.start()
+            try:
+                yield _Local(services)
+            finally:
+                services.runner.stop()
+
+
+class _Local:
+    """Runs in this process, on the data directory."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def engine_id(self, name_or_id: str) -> str:
+        return str(self._services.fleet.find("engine", name_or_id))
+
+    def start(self, body: dict[str, Any]) -> dict[str, Any]:
+        request = AcceptanceRequest.model_validate(body)
+        return self._services.acceptance.start(request, actor=COMMAND_PRINCIPAL.actor).model_dump()
+
+    def wait(self, run_id: str, seconds: float) -> dict[str, Any]:
+        return self._services.acceptance.get(int(run_id), wait=seconds).model_dump()
+
+    def cancel(self, run_id: str) -> None:
+        self._services.acceptance.cancel(int(run_id), actor=COMMAND_PRINCIPAL.actor)
+
+    def report(self, run_id: str, form: str) -> str:
+        return self._services.acceptance.report(int(run_id), form)[0]
+
+
+class _Remote:
+    """Runs at a panel, through its API."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def engine_id(self, name_or_id: str) -> str:
+        """A name wins over an id, as in every command."""
+        token: str | None = None
+        ids: set[str] = set()
+        while True:
+            params = {"page_size": "500", **({"page_token": token} if token else {})}
+            page = self._call("GET", "/engines", params=params).json()
+            for engine in page["items"]:
+                if engine["name"] == name_or_id:
+                    return str(engine["id"])
+                ids.add(engine["id"])
+            token = page["next_page_token"]
+            if token is None:
+                break
+        if name_or_id in ids:
+            return name_or_id
+        raise NotFound.of("engine", name_or_id)
+
+    def start(self, body: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self._call("POST", "/acceptance-runs", json=body).json()
+        return found
+
+    def wait(self, run_id: str, seconds: float) -> dict[str, Any]:
+        found: dict[str, Any] = self._call("GET", f"/acceptance-runs/{run_id}", params={"wait": str(seconds)}).json()
+        return found
+
+    def cancel(self, run_id: str) -> None:
+        self._call("POST", f"/acceptance-runs/{run_id}/cancel")
+
+    def report(self, run_id: str, form: str) -> str:
+        return self._call("GET", f"/acceptance-runs/{run_id}/report.{form}").text
+
+    def _call(self, method: str, path: str, **given: Any) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, **given)
+        except httpx.HTTPError as error:
+            raise PanelUnreachable(f"the panel at {self._client.base_url} does not answer: {error}") from None
+        if answer.status_code < 400:
+            return answer
+        told = _problem(answer)
+        if answer.status_code == 404:
+            raise NotFound(told)
+        if answer.status_code in (400, 422):
+            raise InvalidInput(told)
+        raise PanelUnreachable(f"the panel answered {answer.status_code}: {told}")
+
+
+def _problem(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:300]
