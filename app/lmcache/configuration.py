@@ -98,6 +98,14 @@ class ServerConfig:
     http_host: str | None
     http_port: int | None
     run_script_api_enabled: bool | None
+    message_host: str | None = None
+    message_port: int | None = None
+    max_gpu_workers: int | None = None
+    max_cpu_workers: int | None = None
+    shm_name: str | None = None
+    prefetch_load_timeout_seconds: float | None = None
+    transport: str | None = None
+    metrics_sample_rate: float | None = None
 
     def adapter_at(self, base_path: str) -> AdapterConfig | None:
         """The first adapter of this directory, as the server calls it."""
@@ -145,6 +153,14 @@ def parse_config(body: object) -> ServerConfig:
         http_host=fields.text(http.get("http_host")),
         http_port=fields.count(http.get("http_port")),
         run_script_api_enabled=fields.boolean(server.get("run_script_api_enabled")),
+        message_host=fields.text(server.get("host")),
+        message_port=fields.count(server.get("port")),
+        max_gpu_workers=fields.count(server.get("max_gpu_workers")),
+        max_cpu_workers=fields.count(server.get("max_cpu_workers")),
+        shm_name=fields.text(server.get("shm_name")),
+        prefetch_load_timeout_seconds=fields.number(storage.get("prefetch_load_timeout")),
+        transport=fields.text(server.get("transport")),
+        metrics_sample_rate=fields.number(watching.get("metrics_sample_rate")),
     )
 
 

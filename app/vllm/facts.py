@@ -58,6 +58,9 @@ class EngineFacts:
     kv_role: str | None = None
     engine_id: str | None = None
     connector_options: Mapping[str, object] = field(default_factory=dict)
+    prefix_caching_hash_algo: str | None = None
+    log_level: str | None = None
+    multimodal: bool | None = None
 
     @property
     def lmcache_transfer_mode(self) -> str | None:
@@ -117,6 +120,9 @@ def _from_json(config: Mapping[str, object], batch_invariant: bool | None) -> En
         kv_role=fields.text(transfer.get("kv_role")),
         engine_id=fields.text(transfer.get("engine_id")),
         connector_options=_options(transfer.get("kv_connector_extra_config")),
+        prefix_caching_hash_algo=fields.text(cache.get("prefix_caching_hash_algo")),
+        log_level=fields.text(fields.mapping(config.get("logging_config")).get("log_level")),
+        multimodal=model.get("multimodal_config") is not None if "multimodal_config" in model else None,
     )
 
 
