@@ -1,0 +1,155 @@
+"""`tierkeeper accept` on a data directory: verdict on one line, exit statuses, prompt files, reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from app.commands.accept import AcceptOptions, accept, exit_status, one_line, read_prompts, request_body
+from app.commands.context import command_services
+from app.errors import InvalidInput, NotFound
+from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate
+from app.sandbox import EngineSpec, SandboxThread
+
+
+@pytest.fixture
+def data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SandboxThread]]:
+    """A data directory whose panel knows a sandbox's engine as ``engine-a``."""
+    monkeypatch.setenv("TIERKEEPER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    started: list[SandboxThread] = []
+
+    def make(spec: EngineSpec | None = None) -> SandboxThread:
+        sandbox = SandboxThread(tmp_path / "sandbox", engines=[spec or EngineSpec()])
+        sandbox.start()
+        started.append(sandbox)
+        with command_services() as services:
+            server = services.fleet.create_server(ServerCreate(url=sandbox.server_url), actor="test")
+            services.fleet.create_engine(
+                EngineCreate(url=sandbox.engine_url, name="engine-a", server_id=server.id), actor="test"
+            )
+            services.fleet.create_store(
+                StoreCreate(path=str(sandbox.store_path), server_ids=[server.id], confirm=True), actor="test"
+            )
+        return sandbox
+
+    yield make
+    for sandbox in started:
+        sandbox.stop()
+
+
+class TestAccept:
+    def test_a_pass_is_one_line_and_status_0(
+        self, data_directory: Callable[..., SandboxThread], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        data_directory()
+        assert accept(AcceptOptions(engine="engine-a", lengths="150,210")) == 0
+        out, err = capsys.readouterr()
+        assert out.startswith("pass: engine-a (run 1, ") and out.count("\n") == 1
+        assert err == ""
+
+    def test_json_is_the_run(
+        self, data_directory: Callable[..., SandboxThread], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        data_directory()
+        reports = (tmp_path / "r.xml", tmp_path / "r.md", tmp_path / "r.html", tmp_path / "r.json")
+        options = AcceptOptions(engine="1", lengths="150", arms="warm,external_l1", as_json=True, report=reports)
+        assert accept(options) == 0
+        run = json.loads(capsys.readouterr().out)
+        assert run["verdict"] == "pass"
+        assert [a["name"] for a in run["arms"]] == ["cold", "warm", "external_l1"]
+        assert ElementTree.parse(reports[0]).getroot().tag == "testsuites"
+        assert reports[1].read_text().startswith("# Acceptance: pass")
+        assert "<!doctype html>" in reports[2].read_text()
+        assert json.loads(reports[3].read_text())["id"] == run["id"]
+
+    def test_invalid_is_status_1_and_says_the_way_out(
+        self, data_directory: Callable[..., SandboxThread], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        data_directory(EngineSpec(dev_mode=False))
+        assert accept(AcceptOptions(engine="engine-a")) == 1
+        out, err = capsys.readouterr()
+        assert out.startswith("invalid: engine-a")
+        assert "VLLM_SERVER_DEV_MODE=1" in err
+
+    def test_an_error_is_status_3(
+        self, data_directory: Callable[..., SandboxThread], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        data_directory().control.kill("engine")
+        assert accept(AcceptOptions(engine="engine-a")) == 3
+        assert capsys.readouterr().out.startswith("error: engine-a")
+
+    def test_an_unknown_engine(self, data_directory: Callable[..., SandboxThread]) -> None:
+        data_directory()
+        with pytest.raises(NotFound, match="engine-z"):
+            accept(AcceptOptions(engine="engine-z"))
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("changes", "named"),
+        [
+            ({"profile": "huge"}, "--profile"),
+            ({"arms": "tepid"}, "--arms"),
+            ({"mode": "vague"}, "--mode"),
+            ({"deadline": -1.0}, "--deadline"),
+            ({"lengths": "a,b"}, "--lengths"),
+            ({"concurrency": 0}, "--concurrency"),
+        ],
+    )
+    def test_names_the_option(self, changes: dict[str, object], named: str) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            request_body(AcceptOptions(engine="x", **changes))  # type: ignore[arg-type]
+        assert caught.value.errors[0].field.startswith(named)
+
+    def test_a_report_of_no_known_form(self) -> None:
+        with pytest.raises(InvalidInput, match="--report"):
+            accept(AcceptOptions(engine="x", report=(Path("r.pdf"),)))
+
+    def test_prompts_in_every_form(self, tmp_path: Path) -> None:
+        wanted = [{"prompt": "one"}, {"prompt": "two", "expected": "2", "score": "number"}]
+        (tmp_path / "p.json").write_text(json.dumps(["one", wanted[1]]))
+        (tmp_path / "p.jsonl").write_text('"one"\n' + json.dumps(wanted[1]) + "\n")
+        (tmp_path / "p.yaml").write_text('prompts:\n- one\n- {prompt: two, expected: "2", score: number}\n')
+        for name in ("p.json", "p.jsonl", "p.yaml"):
+            assert read_prompts(tmp_path / name) == wanted
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "3"])
+    def test_files_that_hold_no_prompts(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "p.json").write_text(text)
+        with pytest.raises(InvalidInput, match="--prompts"):
+            read_prompts(tmp_path / "p.json")
+        with pytest.raises(InvalidInput, match="--prompts"):
+            read_prompts(tmp_path / "missing.json")
+
+
+class TestExitStatus:
+    @pytest.mark.parametrize(
+        ("verdict", "state", "status"),
+        [
+            ("pass", "succeeded", 0),
+            ("pass_with_near_ties", "succeeded", 0),
+            ("fail", "succeeded", 1),
+            ("invalid", "succeeded", 1),
+            ("timeout", "succeeded", 1),
+            ("error", "failed", 3),
+            (None, "cancelled", 3),
+            (None, "interrupted", 3),
+        ],
+    )
+    def test_as_documented(self, verdict: str | None, state: str, status: int) -> None:
+        run = {
+            "verdict": verdict,
+            "state": state,
+            "id": "1",
+            "engine_name": "e",
+            "duration_seconds": None,
+            "headline": None,
+            "error": None,
+        }
+        assert exit_status(run) == status
+        assert one_line(run) == f"{verdict or state}: e (run 1)"
