@@ -208,7 +208,7 @@ def test_streams_that_break_in_the_middle(box: Driver, path: str, fault: str, er
     pieces = b""
     with (
         pytest.raises(error),
-        box.client.stream("POST", url(box, "engine", path), json=body, timeout=0.3) as stream,
+        box.client.stream("POST", url(box, "engine", path), json=body, timeout=1.0) as stream,
     ):
         for piece in stream.iter_raw():
             pieces += piece
