@@ -1,0 +1,194 @@
+"""Reports: what tools read, and that nothing from a model or a disk gets out of its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.acceptance.answers import Answer
+from app.acceptance.compare import compare
+from app.acceptance.evidence import ArmEvidence
+from app.acceptance.report_html import ttft_chart
+from app.acceptance.reports import FORMS, junit, markdown, render
+from app.acceptance.results import ArmResult, arm_view, comparison_view
+from app.acceptance.schemas import AcceptanceRunView, FindingView
+from app.acceptance.views import sentence
+from app.scheduling.schemas import Progress
+from tests.unit.acceptance.factories import answer, answers, arm, same, tolerance
+
+NASTY = "<script>alert(1)</script> `x` | [a](http://b) & \x00\x1b ]]> \"q\" 'q'"
+
+
+def view(verdict: str | None = "pass", state: str = "succeeded", **changes: Any) -> AcceptanceRunView:
+    results = {
+        n: ArmResult(n, "engine-a", arm(n), ttft={"p00": 0.1, "p01": 0.2}) for n in ("cold", "warm", "external_l1")
+    }
+    results["warm"].compare_with(same("warm", "cold"))
+    results["external_l1"].compare_with(same("external_l1", "warm"))
+    values: dict[str, Any] = {
+        "id": "12",
+        "state": state,
+        "progress": Progress(done=9, total=9, unit="requests"),
+        "error": None,
+        "created_at": "2026-11-30T08:00:00.000Z",
+        "started_at": "2026-11-30T08:00:01.000Z",
+        "finished_at": "2026-11-30T08:00:31.500Z",
+        "requested_by": "tester",
+        "engine_id": "1",
+        "engine_name": "engine-a",
+        "server_id": "1",
+        "server_name": "cache",
+        "second_engine_id": None,
+        "profile": "quick",
+        "mode": "near_tie",
+        "verdict": verdict,
+        "headline": "all the same",
+        "reasons": [],
+        "findings": [],
+        "steps": [],
+        "arms": [arm_view(r, results["cold"].ttft, tolerance()) for r in results.values()],
+        "comparisons": [comparison_view(r.comparison) for r in results.values() if r.comparison],
+        "evidence": {"tolerance": tolerance().to_json()},
+        "request": {},
+        "frozen": {"model": "tiny", "engine_version": "0.32.0"},
+        "deadline_seconds": 600.0,
+        "duration_seconds": 30.5,
+        "report_urls": {},
+    }
+    if findings := changes.get("findings"):
+        changes.setdefault("reasons", [sentence(f) for f in findings])
+    return AcceptanceRunView(**{**values, **changes})
+
+
+def failed() -> AcceptanceRunView:
+    bad = answer("p01", ids=(9, 9, 9, 9), text=NASTY)
+    result = ArmResult("external_l2", "engine-a", arm("external_l2"))
+    result.compare_with(compare(answers("warm", answer()), answers("external_l2", bad), tolerance()))
+    finding = FindingView(code="answer_differs", severity="fail", arm="external_l2", text=NASTY, fix="Do not roll out.")
+    run = view("fail", findings=[finding], headline=NASTY, engine_name=NASTY)
+    assert result.comparison is not None
+    return run.model_copy(
+        update={
+            "arms": [*run.arms, arm_view(result, {}, tolerance())],
+            "comparisons": [*run.comparisons, comparison_view(result.comparison)],
+        }
+    )
+
+
+class TestJunit:
+    def suite(self, run: AcceptanceRunView) -> ElementTree.Element:
+        suite = ElementTree.fromstring(junit(run)).find("testsuite")
+        assert suite is not None
+        return suite
+
+    def test_a_pass_has_no_failures(self) -> None:
+        suite = self.suite(view())
+        assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "0", "0")
+        assert [c.get("name") for c in suite.iter("testcase")] == ["verdict", "cold", "warm", "external_l1"]
+
+    def test_a_fail_is_a_failure_of_the_verdict_and_of_its_arm(self) -> None:
+        suite = self.suite(failed())
+        assert suite.get("failures") == "2"
+        failing = [c.get("name") for c in suite.iter("testcase") if c.find("failure") is not None]
+        assert failing == ["verdict", "external_l2"]
+
+    @pytest.mark.parametrize("verdict", ["invalid", "error", "timeout"])
+    def test_what_proves_nothing_is_an_error_never_a_success(self, verdict: str) -> None:
+        suite = self.suite(view(verdict))
+        assert suite.get("errors") == "1"
+
+    def test_no_verdict_is_an_error_or_skipped(self) -> None:
+        assert self.suite(view(None, "interrupted")).get("errors") == "1"
+        assert self.suite(view(None, "cancelled")).get("skipped") == "1"
+
+    def test_an_arm_that_did_not_run_is_skipped(self) -> None:
+        idle = arm_view(ArmResult("external_l2", "engine-a", ArmEvidence("external_l2")), {}, None)
+        suite = self.suite(view("invalid", arms=[idle]))
+        assert suite.get("skipped") == "1"
+
+    @given(st.text(max_size=60))
+    def test_any_text_gives_well_formed_xml(self, text: str) -> None:
+        finding = FindingView(code="x", severity="fail", arm="warm", text=text, fix=None)
+        self.suite(view("fail", findings=[finding], headline=text, engine_name=text))
+
+
+class TestMarkdown:
+    def test_verdict_first(self) -> None:
+        lines = markdown(view("pass_with_near_ties")).splitlines()
+        assert lines[0] == "# Acceptance: pass with near ties"
+
+    def test_arms_are_a_table(self) -> None:
+        rows = [line for line in markdown(view()).splitlines() if line.startswith("| ")]
+        assert len(rows) == 4
+        assert all(row.count("|") == rows[0].count("|") for row in rows)
+
+    def test_nothing_of_a_model_becomes_markup(self) -> None:
+        lines = markdown(failed()).splitlines()
+        answers_as_code = [line for line in lines if line.startswith("  - ")]
+        prose = "\n".join(line for line in lines if line not in answers_as_code)
+        assert "<script>" not in prose
+        assert "[a](" not in prose
+        # The answer holds one backtick, so its fence has two and stays closed.
+        assert any(line.endswith(" ``") and ": `` <script>" in line for line in answers_as_code)
+
+
+class TestHtml:
+    def test_is_self_contained_and_escaped(self) -> None:
+        page = render(failed(), "html", [("cold", [1.0, 2.0]), ("warm", [0.5])])
+        assert "<script" not in page
+        assert "&lt;script&gt;" in page
+        assert not re.search(r"(src|href)=", page)
+        assert "<mark>" in page
+
+    def test_says_what_decided(self) -> None:
+        assert '<h1 class="pass">pass</h1>' in render(view(), "html", [])
+        assert '<h1 class="fail">fail</h1>' in render(failed(), "html", [])
+        assert '<h1 class="warn">invalid</h1>' in render(view("invalid"), "html", [])
+
+    def test_the_chart_holds_every_request(self) -> None:
+        chart = ttft_chart([("cold", [10.0, 20.0, 30.0]), ("warm", [1.0]), ("mixed", [])])
+        assert chart.count("<circle") == 4
+        assert "30.0 ms" in chart
+        assert "mixed" not in chart
+        assert ttft_chart([]) == ""
+
+
+class TestJson:
+    def test_is_the_run_itself(self) -> None:
+        run = view()
+        assert json.loads(render(run, "json", [])) == run.model_dump()
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_every_form_can_be_made_of_a_run_that_never_began(self, form: str) -> None:
+        run = view(None, "queued", arms=[], comparisons=[], evidence={}, frozen={}, mode=None, started_at=None)
+        assert render(run, form, [])
+
+
+class TestViews:
+    def test_speedup_is_paired_with_cold(self) -> None:
+        result = ArmResult("warm", "e", arm("warm"), ttft={"p00": 0.05, "p01": 0.1, "p09": 1.0})
+        row = arm_view(result, {"p00": 0.1, "p01": 0.2}, tolerance())
+        assert row.speedup is not None
+        assert (row.speedup.median, row.speedup.pairs, row.speedup.confidence) == (2.0, 2, 0.5)
+
+    def test_milliseconds(self) -> None:
+        row = arm_view(ArmResult("cold", "e", arm("cold"), ttft={"p00": 0.1, "p01": 0.3}), {}, None)
+        assert row.ttft_ms.median == pytest.approx(200.0)
+
+    def test_only_what_differs_is_listed_and_the_rest_counted(self) -> None:
+        a = answers("warm", *(answer(f"p{i:02}") for i in range(30)))
+        b = answers("external_l1", *(answer(f"p{i:02}", ids=(9, 9, 9, 9)) for i in range(30)))
+        listed = comparison_view(compare(a, b, tolerance()))
+        assert (len(listed.divergences), listed.divergences_left_off, listed.flips) == (20, 10, 30)
+
+    def test_a_prompt_that_nobody_answered_has_no_time(self) -> None:
+        empty = ArmResult("cold", "e", ArmEvidence("cold", requests=1, refused=1))
+        row = arm_view(empty, {}, None)
+        assert row.ttft_ms.median is None and row.ttft_ms.reason is not None
+        assert Answer("p").keys == ()
