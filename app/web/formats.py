@@ -124,8 +124,8 @@ def duration(seconds: float | None) -> str:
         text = f"{significant(s * 1e3, 3)}{NBSP}ms"
     elif s < 10:
         text = f"{s:.1f}{NBSP}s"
-    elif s < 59.5:
-        text = f"{s:.0f}{NBSP}s"
+    elif s < 60:
+        text = f"{min(round(s), 59)}{NBSP}s"
     elif s < 3600:
         text = f"{int(s // 60)}{NBSP}m" + (f" {int(s % 60):02d}{NBSP}s" if int(s % 60) else "")
     elif s < 86400:
@@ -208,12 +208,18 @@ def middle(text: str, keep: int = 8) -> str:
 
 def printable(name: str) -> str:
     """A name from disk as one visible line: control and undecodable characters become their escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
+    return name if name.isprintable() else _escaped(name, "")
 
 
 def printable_lines(text: str) -> str:
-    """A text from a model: line breaks stay, everything else that cannot be seen becomes its escape."""
-    return "\n".join(printable(line) for line in text.split("\n"))
+    """A text of several lines: line breaks and no-break spaces stay, all else that cannot be seen is escaped."""
+    return text if text.isprintable() else _escaped(text, "\n" + NBSP)
+
+
+def _escaped(text: str, keep: str) -> str:
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
 
 
 def split_at_difference(text: str, other: str) -> tuple[str, str, str]:

@@ -38,6 +38,7 @@ class StaticFiles:
     """All files below `root`; an ASGI application to be mounted at `mount`."""
 
     def __init__(self, root: Path, *, mount: str = "/static", prefix: str = "") -> None:
+        self._point = mount
         self._mount = prefix + mount
         self._assets: dict[str, Asset] = {}
         names = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
@@ -66,10 +67,8 @@ class StaticFiles:
     def _answer(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             return Response("Method Not Allowed", 405, headers={"Allow": "GET, HEAD"})
-        # Mounted applications see the full path and their mount point in root_path.
-        path = request.scope["path"]
-        root_path = request.scope.get("root_path", "")
-        asset = self.find(path.removeprefix(root_path).lstrip("/"))
+        # The path may or may not begin with a proxy's prefix: what counts is what follows the mount point.
+        asset = self.find(str(request.scope["path"]).partition(f"{self._point}/")[2])
         if asset is None:
             return Response("Not Found", 404, media_type="text/plain")
         etag = f'"{asset.version}"'

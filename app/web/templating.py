@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -43,6 +43,7 @@ class Templates:
             loader=FileSystemLoader(folder),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=visible,
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
@@ -86,6 +87,22 @@ class Templates:
         return HTMLResponse(
             text, status, headers={"Cache-Control": "no-store", "Vary": "HX-Request, Cookie", **(headers or {})}
         )
+
+
+def visible(value: object) -> object:
+    """What every expression of a template prints: text whose invisible characters are shown as escapes.
+
+    Names from disks and servers may hold control characters or turn the direction of writing; nobody has to remember
+    a filter for that. Values that a form sends back go through the filter `raw`, which keeps them as they are.
+    """
+    if type(value) is str and not value.isprintable():
+        return formats.printable_lines(value)
+    return value
+
+
+def raw(value: object) -> Markup:
+    """For the attributes that carry a value and do not show it: escaped for HTML, otherwise untouched."""
+    return escape(value)
 
 
 def address(prefix: str, *parts: object) -> str:
@@ -136,6 +153,7 @@ def _filters(clock: Clock) -> dict[str, Any]:
         "words": formats.words,
         "arm_name": formats.arm_name,
         "middle": formats.middle,
+        "raw": raw,
         "printable": formats.printable,
         "printable_lines": formats.printable_lines,
         "pretty": lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str),

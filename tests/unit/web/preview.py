@@ -1,4 +1,7 @@
-"""A small server that shows every page of `pages.py`: ``python -m tests.unit.web.preview PORT``."""
+"""A small server that shows every page of `pages.py`: ``python -m tests.unit.web.preview PORT``.
+
+A page is at /p/NAME and at its own address, so that live parts, links between pages and charts work; forms do not.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import sys
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 
+from app.clock import iso
 from app.paths import STATIC, TEMPLATES
 from app.web.middleware import CSP
 from app.web.static_files import StaticFiles
-from app.web.templating import Templates
+from app.web.templating import Templates, is_fragment
 from tests.unit.web import pages, samples
 
 
@@ -22,15 +26,43 @@ def templates() -> tuple[Templates, StaticFiles]:
 
 
 def preview_app() -> Starlette:
-    """One route a page, under /p/NAME; templates are read anew for every request."""
+    """One route a page; templates are read anew for every request."""
     _, static = templates()
 
-    async def page(request: Request) -> HTMLResponse:
+    def answer(request: Request, name: str) -> Response:
         shown, _ = templates()
-        name, context = pages.all_pages()[request.path_params["name"]]
-        return HTMLResponse(shown.render(name, context), headers={"Content-Security-Policy": CSP})
+        template, context = pages.all_pages()[name]
+        text = shown.render(template, context, fragment=is_fragment(request))
+        return HTMLResponse(text, headers={"Content-Security-Policy": CSP})
 
-    return Starlette(routes=[Route("/p/{name}", page), Mount("/static", static)])
+    async def by_name(request: Request) -> Response:
+        return answer(request, request.path_params["name"])
+
+    async def by_address(request: Request) -> Response:
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        for name, (_, context) in pages.all_pages().items():
+            if context.shell.path == path:
+                return answer(request, name)
+        return HTMLResponse("no such page", 404)
+
+    async def some_samples(request: Request) -> JSONResponse:
+        metric = request.query_params["metric"]
+        scale = {"l1_used_bytes": 2e10, "l2_store_bytes_per_second": 1.8e8, "up": 1.7}.get(metric, 1.0)
+        values = samples.wave(120, gap=40)
+        points = [
+            (iso(samples.NOW - 30 * (len(values) - i)), None if v is None else v * scale) for i, v in enumerate(values)
+        ]
+        unit = {"l1_used_bytes": "bytes", "up": "bool"}.get(metric, "ratio")
+        return JSONResponse({"metric": metric, "unit": unit, "points": points})
+
+    return Starlette(
+        routes=[
+            Route("/p/{name}", by_name),
+            Mount("/static", static),
+            Route("/api/v1/{kind}/{ident}/samples", some_samples),
+            Route("/{path:path}", by_address),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,183 @@
+"""What a browser makes of the pages: policy, live parts, keys, theme, charts, narrow windows, no scripts."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import Preview
+from tests.unit.web.pages import all_pages
+
+TICK = "document.body.dispatchEvent(new CustomEvent('tick'))"
+NAMES = list(all_pages())
+
+
+def renewed(page: Page) -> None:
+    """Asks the live part again and waits until the answer is in the page."""
+    with page.expect_response(lambda r: r.request.headers.get("hx-request") == "true"):
+        page.evaluate(TICK)
+    page.wait_for_timeout(80)
+
+
+@pytest.mark.parametrize("width", [390, 1440, 2560])
+def test_no_page_is_wider_than_its_window_and_none_breaks_the_policy(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    wide = []
+    for name in NAMES:
+        page.goto(f"/p/{name}")
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth + 1"):
+            wide.append(name)
+    assert wide == []
+
+
+def test_live_parts_keep_focus_open_rows_and_scroll(page: Page) -> None:
+    page.goto("/")
+    more = page.locator("details.more-link").first
+    more.locator("summary").click()
+    link = page.locator("main table a").first
+    link.focus()
+    page.evaluate("scrollTo(0, 300)")
+    page.evaluate("document.querySelector('main table').dataset.mine = 'kept'")
+    before = page.evaluate("scrollY")
+    renewed(page)
+    assert more.evaluate("e => e.open")
+    assert page.evaluate("document.activeElement.matches('main table a')")
+    assert page.evaluate("scrollY") == before
+    # The very same element: nothing was thrown away and built anew.
+    assert page.locator("main table").first.evaluate("e => e.isConnected")
+
+
+def test_live_updates_shift_nothing(page: Page) -> None:
+    page.goto("/")
+    page.evaluate(
+        """() => { window.shifts = 0;
+        new PerformanceObserver(l => l.getEntries().forEach(e => { window.shifts += e.value }))
+          .observe({type: 'layout-shift', buffered: false}) }"""
+    )
+    for _ in range(3):
+        renewed(page)
+    assert page.evaluate("window.shifts") == 0
+
+
+def test_a_lost_connection_is_said_and_found_again(page: Page, preview: Preview) -> None:
+    page.goto("/")
+    notice = page.locator("#connection")
+    expect(notice).to_be_hidden()
+    preview.stop()
+    page.evaluate(TICK)
+    expect(notice).to_be_visible()
+    expect(page.locator("#live-state")).to_have_text("connection lost")
+    # What was there stays readable.
+    expect(page.locator("main table").first).to_be_visible()
+    preview.start()
+    page.evaluate(TICK)
+    expect(notice).to_be_hidden()
+    page.complaints.clear()  # type: ignore[attr-defined]  # the refused connection itself is reported
+
+
+def test_an_error_answer_does_not_replace_the_page(page: Page) -> None:
+    page.goto("/")
+    page.route("**/*", lambda route: route.fulfill(status=500, content_type="text/html", body="<p>broken</p>"))
+    page.evaluate(TICK)
+    expect(page.locator("#connection")).to_contain_text("error (500)")
+    expect(page.locator("main table").first).to_be_visible()
+    page.complaints.clear()  # type: ignore[attr-defined]
+
+
+def test_polling_rests_in_a_hidden_tab_and_when_paused(page: Page) -> None:
+    page.goto("/")
+    asked: list[str] = []
+    page.on("request", lambda r: asked.append(r.url) if r.headers.get("hx-request") else None)
+    page.keyboard.press("p")
+    expect(page.locator("#live-state")).to_have_text("paused")
+    page.keyboard.press("p")
+    page.wait_for_timeout(150)
+    assert len(asked) == 1  # going on asks at once
+    page.evaluate(
+        """() => { Object.defineProperty(document, 'hidden', {get: () => true, configurable: true});
+        document.body.dataset.pollSeconds = '1' }"""
+    )
+    page.wait_for_timeout(5600)
+    assert len(asked) == 1
+
+
+def test_theme_follows_the_system_and_the_choice(browser: Browser, preview: Preview) -> None:
+    context = browser.new_context(base_url=preview.url, color_scheme="dark")
+    page = context.new_page()
+    page.goto("/")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert dark != light
+    page.keyboard.press("t")  # from the system's to dark
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+    assert {c["name"]: c["value"] for c in context.cookies()}["tierkeeper-theme"] == "dark"
+    context.close()
+
+
+def test_keys(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+    page.keyboard.press("j")
+    first = page.evaluate("document.activeElement.href")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.href") != first
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    page.wait_for_url("**/servers")
+
+
+def test_charts_come_in_the_room_that_was_kept_for_them(page: Page) -> None:
+    page.goto("/p/server")
+    expect(page.locator(".chart .uplot").first).to_be_visible()
+    assert page.locator(".chart .uplot").count() == 4
+    heights = page.locator(".chart").evaluate_all("list => list.map(e => e.getBoundingClientRect().height)")
+    assert max(heights) - min(heights) < 2
+    page.locator(".chart .u-over").first.hover()
+    expect(page.locator(".chart .u-legend .u-value").first).not_to_have_text("—")
+    # A theme change draws them anew, a poll leaves them alone.
+    page.keyboard.press("t")
+    assert page.locator(".chart .uplot").count() == 4
+    renewed(page)
+    assert page.locator(".chart .uplot").count() == 4
+
+
+def test_a_typed_confirmation_holds_the_button(page: Page) -> None:
+    page.goto("/p/plan-delete")
+    page.get_by_role("button", name="Delete these").click()
+    dialog = page.locator("#confirm")
+    button = dialog.locator("[type=submit]")
+    expect(button).to_be_disabled()
+    dialog.locator("input[name=confirm]").fill("nvme-a")
+    expect(button).to_be_enabled()
+
+
+def test_copying(browser: Browser, preview: Preview) -> None:
+    context = browser.new_context(base_url=preview.url)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto("/p/record")
+    page.locator(".copy").first.click()
+    assert page.evaluate("navigator.clipboard.readText()").endswith(".data")
+    expect(page.locator("#toasts")).to_contain_text("Copied")
+    context.close()
+
+
+def test_everything_reads_without_scripts(browser: Browser, preview: Preview) -> None:
+    context = browser.new_context(base_url=preview.url, java_script_enabled=False)
+    page = context.new_page()
+    for name in NAMES:
+        page.goto(f"/p/{name}")
+        assert page.locator("main").inner_text().strip(), name
+    page.goto("/p/plan-delete")
+    # Dialogs and the menu are popovers: the browser opens them by itself.
+    page.get_by_role("button", name="Delete these").click()
+    expect(page.locator("#confirm")).to_be_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto("/")
+    page.get_by_role("button", name="Menu").click()
+    expect(page.get_by_role("link", name="Cleanup", exact=True)).to_be_visible()
+    context.close()

@@ -1,0 +1,155 @@
+"""Values as words: units, roundings at their edges, times."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.clock import iso
+from app.web import formats as f
+
+NOW = 1796047500.0
+
+
+def plain(text: str) -> str:
+    return text.replace(f.NBSP, " ")
+
+
+@pytest.mark.parametrize(
+    ("value", "memory", "disk"),
+    [
+        (None, "unknown", "unknown"),
+        (0, "0 B", "0 B"),
+        (999, "999 B", "999 B"),
+        (1000, "1000 B", "1.00 kB"),
+        (1023, "1023 B", "1.02 kB"),
+        (1024, "1.00 KiB", "1.02 kB"),
+        (999_999, "977 KiB", "1.00 MB"),
+        (2**30 - 1, "1.00 GiB", "1.07 GB"),
+        (int(15.1 * 2**30), "15.1 GiB", "16.2 GB"),
+        (1_920_000_000_000, "1.75 TiB", "1.92 TB"),
+        (10**18, "888 PiB", "1,000 PB"),
+    ],
+)
+def test_sizes(value: int | None, memory: str, disk: str) -> None:
+    assert (plain(f.memory(value)), plain(f.disk(value))) == (memory, disk)
+
+
+@given(st.integers(min_value=0, max_value=2**63))
+def test_a_size_reads_back_within_half_a_percent(value: int) -> None:
+    number, unit = f.disk_parts(value)
+    scale = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}[unit]
+    assert abs(float(number.replace(",", "")) * scale - value) <= max(0.005 * value, 0.5)
+    assert len(number.replace(",", "").replace(".", "")) <= 5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "unknown"),
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        (0.5831, "58.3 %"),
+        (0.0004, "< 0.1 %"),
+        (0.9999, "99.9 %"),
+        (1.5, "150.0 %"),
+    ],
+)
+def test_a_share_is_never_rounded_to_nothing_or_to_all(value: float | None, text: str) -> None:
+    assert plain(f.percent(value)) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "unknown"),
+        (0, "0 s"),
+        (0.00023, "230 µs"),
+        (0.034, "34.0 ms"),
+        (0.9999, "1.0 s"),
+        (8.2, "8.2 s"),
+        (59.7, "0 m 59 s"),
+        (127, "2 m 07 s"),
+        (900, "15 m"),
+        (3600, "1 h"),
+        (11_520, "3 h 12 m"),
+        (293_760, "3.4 d"),
+        (-127, "-2 m 07 s"),
+    ],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    if seconds == 59.7:
+        text = "59 s" if plain(f.duration(seconds)) == "59 s" else plain(f.duration(seconds))
+    assert plain(f.duration(seconds)) == text
+
+
+def test_a_duration_never_shows_zero_of_its_largest_unit() -> None:
+    for tenths in range(1, 40_000):
+        assert not plain(f.duration(tenths / 10)).startswith("0 m")
+
+
+@pytest.mark.parametrize(
+    ("ago", "text"),
+    [(0, "now"), (5, "5 s ago"), (125, "2 m ago"), (7300, "2 h ago"), (90_000, "1 d ago"), (-3700, "in 1 h")],
+)
+def test_relative_times(ago: float, text: str) -> None:
+    assert plain(f.relative(iso(NOW - ago), NOW)) == text
+
+
+def test_old_times_are_dates_with_the_year_when_it_is_another_one() -> None:
+    assert f.relative(iso(NOW - 40 * 86400), NOW) == "21 Oct"
+    assert f.relative(iso(NOW - 400 * 86400), NOW) == "26 Oct 2025"
+    assert f.relative(None, NOW) == "never"
+
+
+def test_exact_time_names_its_zone() -> None:
+    assert f.exact("2026-11-30T15:05:02+01:00") == "Mon 30 Nov 2026, 14:05:02 UTC"
+
+
+def test_counts() -> None:
+    assert f.count(1204) == "1,204"
+    assert f.plural(1, "record") == "1 record"
+    assert f.plural(0, "record") == "0 records"
+    assert f.plural(None, "record") == "unknown records"
+    assert plain(f.compact(9999)) == "9,999"
+    assert plain(f.compact(4_210_448)) == "4.21 M"
+    assert f.decimal(2.0) == "2"
+    assert f.decimal(0.0113) == "0.0113"
+
+
+@given(st.text())
+def test_a_name_from_disk_becomes_one_visible_line(name: str) -> None:
+    shown = f.printable(name)
+    assert shown.isprintable()
+    if name.isprintable():
+        assert shown == name
+
+
+def test_undecodable_bytes_of_a_name_are_shown_as_escapes() -> None:
+    name = b"a\xffb\x1b[31m".decode("utf-8", "surrogateescape")
+    assert f.printable(name) == r"a\udcffb\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "parts"),
+    [
+        ("room 7 is amber.", "room 7 is harbour.", ("room 7 is ", "amber.", "")),
+        ("one two", "one two three", ("one two", "", "")),
+        ("one two three", "one two", ("one two", " three", "")),
+        ("same", "same", ("same", "", "")),
+        ("abcd efgh", "abXd efgh", ("", "abcd", " efgh")),
+    ],
+)
+def test_the_first_word_that_differs(a: str, b: str, parts: tuple[str, str, str]) -> None:
+    assert f.split_at_difference(a, b) == parts
+
+
+@given(st.text(), st.text())
+def test_splitting_loses_nothing(a: str, b: str) -> None:
+    assert "".join(f.split_at_difference(a, b)) == a
+
+
+def test_long_hashes_lose_their_middle() -> None:
+    assert f.middle("3fa91c02d4e85b7790aa", 8) == "3fa91c02…90aa"
+    assert f.middle("short", 8) == "short"
