@@ -9,13 +9,14 @@ interval with some jitter; finished polls are collected for a moment and written
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.to_thread
 import structlog
 
@@ -85,7 +86,6 @@ class Poller:
         self._seats = Seats(db, fleet)
         self._own: set[Key] = set()  # targets that this poller has polled before
         self._looking: set[int] = set()
-        self._look_limit: anyio.CapacityLimiter | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._done: asyncio.Queue[Polled] | None = None
@@ -306,19 +306,27 @@ class Poller:
         """A mount whose server is gone blocks whoever looks: that thread is left behind, and none is sent after it."""
         if target.id in self._looking:
             return StoreLook(None, "the file system has not answered an earlier look yet")
-        if self._look_limit is None:
-            self._look_limit = anyio.CapacityLimiter(16)
         self._looking.add(target.id)
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[StoreLook] = loop.create_future()
 
-        def look() -> StoreLook:
+        def tell(look: StoreLook) -> None:
+            if not found.done():
+                found.set_result(look)
+
+        def look() -> None:
             try:
-                return look_at_store(target.path)
+                result = look_at_store(target.path)
             finally:
                 self._looking.discard(target.id)
+            with contextlib.suppress(RuntimeError):  # the loop may have ended meanwhile
+                loop.call_soon_threadsafe(tell, result)
 
+        # A daemon: a thread that never comes back must not keep the process from ending.
+        threading.Thread(target=look, name=f"look-at-store-{target.id}", daemon=True).start()
         try:
-            with anyio.fail_after(STORE_TIMEOUT_SECONDS):
-                return await anyio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._look_limit)
+            async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
+                return await found
         except TimeoutError:
             return StoreLook(None, f"the file system did not answer within {STORE_TIMEOUT_SECONDS:g} s")
 
