@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from app.cleanup.dirty import DirtyItems, model_of
 from app.cleanup.episodes import Episodes, OpenEpisode
-from app.cleanup.journal import ItemRow
+from app.cleanup.items import ItemRow
 from app.cleanup.passes import PassDeps, RemovalPass
 from app.cleanup.plan import Item, Planner, StoreFacts
 from app.cleanup.policy import Limits, Select

@@ -9,7 +9,8 @@ from typing import cast
 from sqlalchemy import Table, or_, select
 
 from app.cleanup.disk import StoreRoot, signed
-from app.cleanup.journal import ROW_COLUMNS, ItemRow
+from app.cleanup.items import ItemRow
+from app.cleanup.journal import ROW_COLUMNS
 from app.cleanup.policy import DIRTY_REASONS
 from app.cleanup.ports import Fact
 from app.cleanup.removal import look

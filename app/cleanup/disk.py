@@ -20,6 +20,8 @@ from app.records.store_dir import StoreDirectory
 
 OWN = OWN_FOLDER.encode()
 QUARANTINE = OWN + b"/quarantine"
+_OWN_PREFIX = OWN + b"/"
+_NO_NAMES = frozenset({b"", b".", b"..", OWN})
 #: O_PATH opens anything (also fifos and devices) without any effect on it, and never follows the last component.
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _KEPT_FOLDERS = 64
@@ -44,11 +46,13 @@ class StoreRoot:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.device = 0
         self._directory: StoreDirectory | None = None
         self._folders: OrderedDict[bytes, int] = OrderedDict()
 
     def __enter__(self) -> Self:
         self._directory = StoreDirectory.open(self.path)
+        self.device = self._directory.device
         return self
 
     def __exit__(
@@ -62,10 +66,6 @@ class StoreRoot:
         if self._directory is None:
             raise RuntimeError("use StoreRoot as a context manager")
         return self._directory
-
-    @property
-    def device(self) -> int:
-        return self.directory.device
 
     @property
     def inode(self) -> int:
@@ -114,13 +114,12 @@ class StoreRoot:
         Raises OSError; EINVAL for a name that would leave the store or, without `below`, enter our own folder.
         """
         folder, _, leaf = name.rpartition(b"/")
-        if leaf in (b"", b".", b".."):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        if name.split(b"/", 1)[0] == OWN:
-            raise OSError(errno.EINVAL, "lies in the panel's own folder")
+        if leaf in _NO_NAMES or name.startswith(_OWN_PREFIX):
+            raise OSError(errno.EINVAL, "is not a name of a record")
         if below:
             folder = below + b"/" + folder if folder else below
-        return self.folder(folder, create=create), leaf
+        known = self._folders.get(folder)
+        return self.folder(folder, create=create) if known is None else known, leaf
 
     def forget_folders(self) -> None:
         """Closes the directories kept open; a path through them is walked anew."""

@@ -10,7 +10,8 @@ from sqlalchemy import select, update
 
 from app.audit.service import AuditService
 from app.cleanup.disk import StoreRoot
-from app.cleanup.journal import WAITING, ItemRow, Journal, facts_of, is_failure, recount
+from app.cleanup.items import ItemRow
+from app.cleanup.journal import WAITING, Journal, facts_of, is_failure, recount
 from app.cleanup.lock import StoreLock
 from app.cleanup.passes import folder_of_round
 from app.cleanup.ports import Inventory
@@ -124,7 +125,7 @@ class JobRunner:
     ) -> None:
         act: Callable[..., Outcome] = restore if kind == "restore" else purge
         for item in items:
-            outcome = act(root, folder_path(folder_of_round(folder, item.round)), item.target(), checked=checked)
+            outcome = act(root, folder_path(folder_of_round(folder, item.round)), item, checked=checked)
             if outcome.state in ("exists", "failed"):
                 # It still waits; the job says why.
                 outcome = outcome._replace(state="quarantined" if checked else LEFT_BEHIND)

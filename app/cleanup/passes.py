@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.cleanup.disk import StoreRoot
-from app.cleanup.journal import ItemRow, Journal, RunTally
+from app.cleanup.items import ItemRow
+from app.cleanup.journal import Journal, RunTally
 from app.cleanup.lock import StoreLock
 from app.cleanup.policy import PolicySpec
 from app.cleanup.ports import RESTORED, Fact, Inventory
-from app.cleanup.quarantine import Entry, Manifest, folder_path
+from app.cleanup.quarantine import Manifest, folder_path
 from app.cleanup.removal import Outcome, remove, sync_directory
 from app.clock import Clock
 from app.errors import StoreError
@@ -96,7 +97,7 @@ class RemovalPass:
     def _judge(self, batch: list[ItemRow]) -> tuple[list[ItemRow], list[Outcome]]:
         """What may go now, and what may not: its class is another now, or somebody holds it."""
         deps = self._deps
-        facts = [Fact(*item[1:8]) for item in batch]
+        facts = [Fact._make(item[1:8]) for item in batch]
         wanted: list[ItemRow] = []
         refused: list[Outcome] = []
         for item, (cls, reason) in zip(batch, deps.inventory.classify_now(deps.store_id, facts), strict=True):
@@ -121,15 +122,10 @@ class RemovalPass:
     def _prepare(self, quarantine: bytes, round_no: int, wanted: list[ItemRow]) -> None:
         """The manifest tells of a file before the file moves."""
         deps = self._deps
-        entries = [
-            Entry(i.name, i.size, i.mtime_ns, i.ctime_ns, i.atime_ns, i.inode, i.cls, i.reason, i.why)
-            for i in wanted
-            if i.action == "quarantine"
-        ]
         if self._manifest is None and wanted:
             self._manifest = Manifest(deps.root, quarantine, {**deps.header, "round": round_no})
         if self._manifest is not None:
-            self._manifest.add(entries)
+            self._manifest.add([item for item in wanted if item.action == "quarantine"])
 
     def _act(self, quarantine: bytes, wanted: list[ItemRow], outcomes: list[Outcome]) -> None:
         """Moves the files of one batch; stops between two of them when asked to."""
@@ -138,7 +134,7 @@ class RemovalPass:
         for position, item in enumerate(wanted):
             if position % _LOOK_UP_EVERY == 0 and self._asked_to_stop():
                 raise Interrupted
-            outcome = remove(root, quarantine, item.target())
+            outcome = remove(root, quarantine, item)
             outcomes.append(outcome)
             count(item, outcome)
         if wanted:

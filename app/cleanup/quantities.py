@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_AGE = re.compile(r"^(\d{1,9})\s*([smhdw])$")
+_AGE = re.compile(r"([0-9]{1,9})\s*([smhdw])")
 _AGE_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_AGE = 100 * 365 * 86400
 
-_SIZE = re.compile(r"^(\d{1,18}(?:\.\d{1,6})?)\s*([A-Za-z%]*)$")
+_SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,6})?)\s*([A-Za-z%]*)")
 _DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 _BINARY = {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "PIB": 2**50}
 _LARGEST = 2**62
@@ -44,7 +44,7 @@ class Amount:
 
 def parse_age(value: object) -> Age:
     """``10m``, ``24h``, ``14d`` (also s and w). Raises ValueError with a sentence for the user."""
-    match = _AGE.match(value.strip()) if isinstance(value, str) else None
+    match = _AGE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is not an age; write it as 10m, 24h or 14d")
     seconds = int(match[1]) * _AGE_SECONDS[match[2]]
@@ -62,12 +62,12 @@ def parse_amount(value: object, *, percent: bool = True) -> Amount:
     """
     accepted = "bytes, 200GB (10⁹), 200GiB (2³⁰)" + (" or 85%" if percent else "")
     if isinstance(value, int) and not isinstance(value, bool):
-        number, unit, text = float(value), "B", str(value)
+        number, unit, digits, text = float(value), "B", str(value), str(value)
     else:
-        match = _SIZE.match(value.strip()) if isinstance(value, str) else None
+        match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is None:
             raise ValueError(f"{value!r} is not a size; write it as {accepted}")
-        number, unit, text = float(match[1]), match[2], f"{match[1]}{match[2]}"
+        number, unit, digits, text = float(match[1]), match[2], match[1], f"{match[1]}{match[2]}"
     if unit == "%":
         if not percent:
             raise ValueError(f"{value!r}: a percentage makes no sense here; write it as {accepted}")
@@ -79,7 +79,7 @@ def parse_amount(value: object, *, percent: bool = True) -> Amount:
         hint = f"; say {unit.upper()}B (powers of ten) or {unit.upper()}iB (powers of two)" if unit in "kKMGTP" else ""
         raise ValueError(f"{value!r} has the unit {unit!r}, which is not known{hint}; write it as {accepted}")
     # An integer text must not lose its last digits in a float.
-    size = int(text) * factor if text.isdecimal() else round(number * factor)
+    size = int(digits) * factor if digits.isdecimal() else round(number * factor)
     if size <= 0:
         raise ValueError(f"{value!r} must be more than zero")
     if size > _LARGEST:

@@ -1,7 +1,7 @@
 """The quarantine of a store on its disk: `.tierkeeper/quarantine/<run>/<relative name>` with a manifest.
 
 The manifest (`manifest.jsonl`) is written before files are moved, so that a panel with another database can tell what
-lies there and put it back. Its first line describes the run, each further line is one record:
+lies there and put it back. Its first line describes the run, each further line is the list of one batch of records:
 ``[name, size, mtime_ns, ctime_ns, atime_ns, inode, class, reason, why]``; a name that is not UTF-8 is ``{"hex": …}``.
 """
 
@@ -12,11 +12,12 @@ import json
 import os
 import re
 import stat
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from app.cleanup.disk import QUARANTINE, StoreRoot
+from app.cleanup.items import ItemRow
 from app.errors import StoreError
 
 MANIFEST = b"manifest.jsonl"
@@ -24,7 +25,7 @@ VERSION = 1
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_LONGEST_LINE = 64 * 1024
+_LONGEST_LINE = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,37 +69,23 @@ class Manifest:
         self._folder = root.folder(folder, create=True)
         self._fd = os.open(MANIFEST, _WRITE, 0o644, dir_fd=self._folder)
         try:
-            self._append([json.dumps({"tierkeeper_quarantine": VERSION, **header})])
+            self._append(json.dumps({"tierkeeper_quarantine": VERSION, **header}))
             os.fsync(self._folder)
         except OSError:
             self.close()
             raise
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, items: Sequence[ItemRow]) -> None:
         """Durable when this returns."""
-        self._append(
-            [
-                json.dumps(
-                    [
-                        _name_out(e.name),
-                        e.size,
-                        e.mtime_ns,
-                        e.ctime_ns,
-                        e.atime_ns,
-                        e.inode,
-                        e.cls,
-                        e.reason,
-                        e.why,
-                    ]
-                )
-                for e in entries
+        if items:
+            records = [
+                [_name_out(i.name), i.size, i.mtime_ns, i.ctime_ns, i.atime_ns, i.inode, i.cls, i.reason, i.why]
+                for i in items
             ]
-        )
+            self._append(json.dumps(records, separators=(",", ":")))
 
-    def _append(self, lines: list[str]) -> None:
-        if not lines:
-            return
-        body = memoryview(("\n".join(lines) + "\n").encode())
+    def _append(self, line: str) -> None:
+        body = memoryview((line + "\n").encode())
         while body:
             body = body[os.write(self._fd, body) :]
         os.fdatasync(self._fd)
@@ -138,15 +125,22 @@ def _lines(fd: int) -> Generator[bytes]:
 
 def _entries(lines: Iterator[bytes]) -> Iterator[Entry]:
     for line in lines:
-        value = _json(line)
-        if not isinstance(value, list) or len(value) != 9:
-            continue
-        name = _name_in(value[0])
-        size, mtime, ctime, atime, inode = value[1:6]
-        if name is None or not all(isinstance(n, int) and -(2**63) <= n < 2**63 for n in value[1:6]):
-            continue
-        cls, reason, why = (v if v is None else str(v)[:40] for v in value[6:])
-        yield Entry(name, size, mtime, ctime, atime, inode, cls or "unverified", reason, why or "filter")
+        records = _json(line)
+        for value in records if isinstance(records, list) else []:
+            entry = _entry(value)
+            if entry is not None:
+                yield entry
+
+
+def _entry(value: object) -> Entry | None:
+    if not isinstance(value, list) or len(value) != 9:
+        return None
+    name = _name_in(value[0])
+    size, mtime, ctime, atime, inode = value[1:6]
+    if name is None or not all(isinstance(n, int) and -(2**63) <= n < 2**63 for n in value[1:6]):
+        return None
+    cls, reason, why = (v if v is None else str(v)[:40] for v in value[6:])
+    return Entry(name, size, mtime, ctime, atime, inode, cls or "unverified", reason, why or "filter")
 
 
 def _json(line: bytes) -> Any:

@@ -15,6 +15,7 @@ import stat
 from typing import NamedTuple
 
 from app.cleanup.disk import LOOK, StoreRoot, signed
+from app.cleanup.items import ItemRow
 from app.cleanup.openers import open_elsewhere
 
 _NO_LINKS_HERE = frozenset({errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
@@ -23,24 +24,8 @@ _RENAME_NOREPLACE = 1
 LEFT_BEHIND = "left_behind"
 
 
-class Target(NamedTuple):
-    """One record to remove: its facts (R1), and how. `respect_use`: a later access time saves it (R6)."""
-
-    seq: int
-    name: bytes
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    atime_ns: int
-    inode: int
-    device: int
-    delete: bool
-    respect_use: bool
-    temporary: bool
-
-
 class Outcome(NamedTuple):
-    """What became of one target: a state of `plan_item`, and for `failed` the errno and a sentence."""
+    """What became of one item: a state of `plan_item`, and for `failed` the errno and a sentence."""
 
     seq: int
     state: str
@@ -48,74 +33,76 @@ class Outcome(NamedTuple):
     detail: str | None = None
 
 
-def remove(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
+def remove(root: StoreRoot, quarantine: bytes, item: ItemRow) -> Outcome:
     """Moves one file into the quarantine folder (relative name), or deletes it by way of it. Never raises OSError."""
+    seq = item.seq
     try:
-        parent, leaf = root.place(target.name)
+        parent, leaf = root.place(item.name)
         fd = os.open(leaf, LOOK, dir_fd=parent)
     except OSError as error:
-        return _no_entry(target.seq, error)
+        return _no_entry(seq, error)
     try:
-        why_not = difference(os.fstat(fd), target, root.device)
+        why_not = difference(os.fstat(fd), item, root.device)
         if why_not is not None:
-            return Outcome(target.seq, why_not)
-        if target.temporary and open_elsewhere(fd):
-            return Outcome(target.seq, "open", None, "a process holds it open")
+            return Outcome(seq, why_not)
+        if item.cls == "temporary" and open_elsewhere(fd):
+            return Outcome(seq, "open", None, "a process holds it open")
         try:
-            inside, _ = root.place(target.name, quarantine, create=True)
+            inside, _ = root.place(item.name, quarantine, create=True)
             os.rename(leaf, leaf, src_dir_fd=parent, dst_dir_fd=inside)
         except OSError as error:
-            return _no_entry(target.seq, error)
-        return _settle_moved(parent, inside, leaf, target, root.device)
+            return _no_entry(seq, error)
+        return _settle_moved(parent, inside, leaf, item, root.device)
     finally:
         os.close(fd)
 
 
-def _settle_moved(parent: int, inside: int, leaf: bytes, target: Target, device: int) -> Outcome:
+def _settle_moved(parent: int, inside: int, leaf: bytes, item: ItemRow, device: int) -> Outcome:
     """After the rename: what arrived must be what was meant, else it goes back."""
+    seq = item.seq
     try:
-        why_not = difference(os.stat(leaf, dir_fd=inside, follow_symlinks=False), target, device, moved=True)
-        if why_not is None and not target.delete:
-            return Outcome(target.seq, "quarantined")
+        why_not = difference(os.stat(leaf, dir_fd=inside, follow_symlinks=False), item, device, moved=True)
         if why_not is None:
+            if item.action != "delete":
+                return Outcome(seq, "quarantined")
             os.unlink(leaf, dir_fd=inside)
-            return Outcome(target.seq, "deleted")
+            return Outcome(seq, "deleted")
     except OSError as error:
-        return Outcome(target.seq, LEFT_BEHIND, error.errno, f"in quarantine: {error.strerror}")
+        return Outcome(seq, LEFT_BEHIND, error.errno, f"in quarantine: {error.strerror}")
     try:
         put_back(inside, parent, leaf)
     except FileExistsError:
         # The writer was faster and has put a newer file under this name; what was moved is an older state of it.
-        return Outcome(target.seq, LEFT_BEHIND, errno.EEXIST, "in quarantine: a newer file has its name")
+        return Outcome(seq, LEFT_BEHIND, errno.EEXIST, "in quarantine: a newer file has its name")
     except OSError as error:
-        return Outcome(target.seq, LEFT_BEHIND, error.errno, f"in quarantine: could not be put back ({error.strerror})")
-    return Outcome(target.seq, why_not)
+        return Outcome(seq, LEFT_BEHIND, error.errno, f"in quarantine: could not be put back ({error.strerror})")
+    return Outcome(seq, why_not)
 
 
-def difference(found: os.stat_result, target: Target, device: int, *, moved: bool = False) -> str | None:
+def difference(found: os.stat_result, item: ItemRow, device: int, *, moved: bool = False) -> str | None:
     """Why a file is not (or no longer) the one that was planned; None when it is. A rename changes ctime: `moved`."""
     if not stat.S_ISREG(found.st_mode):
         return "not_regular"
     if found.st_nlink != 1:
         return "linked"
-    if found.st_dev != device or found.st_dev != target.device:
+    if found.st_dev != device or device != item.device:
         return "other_device"
-    if found.st_size != target.size or found.st_mtime_ns != target.mtime_ns or signed(found.st_ino) != target.inode:
+    if found.st_size != item.size or found.st_mtime_ns != item.mtime_ns or signed(found.st_ino) != item.inode:
         return "changed"
-    if not moved and found.st_ctime_ns != target.ctime_ns:
+    if not moved and found.st_ctime_ns != item.ctime_ns:
         return "changed"
-    if target.respect_use and found.st_atime_ns > target.atime_ns:
+    if found.st_atime_ns > item.atime_ns and item.respects_use:
         return "used"
     return None
 
 
-def same_file(found: os.stat_result, target: Target) -> bool:
+def same_file(found: os.stat_result, item: ItemRow) -> bool:
     """Whether this is the planned file, whatever its ctime and access time."""
     return (
         stat.S_ISREG(found.st_mode)
-        and found.st_size == target.size
-        and found.st_mtime_ns == target.mtime_ns
-        and signed(found.st_ino) == target.inode
+        and found.st_size == item.size
+        and found.st_mtime_ns == item.mtime_ns
+        and signed(found.st_ino) == item.inode
     )
 
 
@@ -154,65 +141,65 @@ def _rename_without_overwriting(inside: int, parent: int, leaf: bytes) -> None:
     raise OSError(code, os.strerror(code))
 
 
-def restore(root: StoreRoot, quarantine: bytes, target: Target, *, checked: bool = True) -> Outcome:
+def restore(root: StoreRoot, quarantine: bytes, item: ItemRow, *, checked: bool = True) -> Outcome:
     """Puts one quarantined file back: `restored`, `exists`, `vanished`, `changed` or `failed`. Never raises OSError.
 
     `checked`: only if it is still the file that was put there (not so for LEFT_BEHIND ones).
     """
     try:
-        found = look(root, target.name, quarantine)
-        present = look(root, target.name)
+        found = look(root, item.name, quarantine)
+        present = look(root, item.name)
         if found is None:
             # A power cut can undo a rename that the journal took for done: then it never left.
-            there = present is not None and same_file(present, target)
-            return Outcome(target.seq, "restored" if there else "vanished")
-        if checked and not same_file(found, target):
-            return Outcome(target.seq, "changed", None, "what lies in quarantine is not what was put there")
-        inside, leaf = root.place(target.name, quarantine)
-        parent, _ = root.place(target.name, create=True)
+            there = present is not None and same_file(present, item)
+            return Outcome(item.seq, "restored" if there else "vanished")
+        if checked and not same_file(found, item):
+            return Outcome(item.seq, "changed", None, "what lies in quarantine is not what was put there")
+        inside, leaf = root.place(item.name, quarantine)
+        parent, _ = root.place(item.name, create=True)
         if present is not None and (present.st_dev, present.st_ino) == (found.st_dev, found.st_ino):
             os.unlink(leaf, dir_fd=inside)  # the second half of a restore that was cut off
-            return Outcome(target.seq, "restored")
+            return Outcome(item.seq, "restored")
         put_back(inside, parent, leaf)
     except FileExistsError:
-        return Outcome(target.seq, "exists", errno.EEXIST, "another file has its name now; it stays in quarantine")
+        return Outcome(item.seq, "exists", errno.EEXIST, "another file has its name now; it stays in quarantine")
     except OSError as error:
-        return Outcome(target.seq, "failed", error.errno, error.strerror)
-    return Outcome(target.seq, "restored")
+        return Outcome(item.seq, "failed", error.errno, error.strerror)
+    return Outcome(item.seq, "restored")
 
 
-def purge(root: StoreRoot, quarantine: bytes, target: Target, *, checked: bool = True) -> Outcome:
+def purge(root: StoreRoot, quarantine: bytes, item: ItemRow, *, checked: bool = True) -> Outcome:
     """Deletes one quarantined file: `purged`, `vanished`, `changed` or `failed`. Never raises OSError."""
     try:
-        found = look(root, target.name, quarantine)
+        found = look(root, item.name, quarantine)
         if found is None:
-            return Outcome(target.seq, "vanished")
-        if checked and not same_file(found, target):
-            return Outcome(target.seq, "changed", None, "what lies in quarantine is not what was put there")
-        inside, leaf = root.place(target.name, quarantine)
+            return Outcome(item.seq, "vanished")
+        if checked and not same_file(found, item):
+            return Outcome(item.seq, "changed", None, "what lies in quarantine is not what was put there")
+        inside, leaf = root.place(item.name, quarantine)
         os.unlink(leaf, dir_fd=inside)
     except OSError as error:
-        return Outcome(target.seq, "failed", error.errno, error.strerror)
-    return Outcome(target.seq, "purged")
+        return Outcome(item.seq, "failed", error.errno, error.strerror)
+    return Outcome(item.seq, "purged")
 
 
-def settle(root: StoreRoot, quarantine: bytes, target: Target) -> Outcome:
+def settle(root: StoreRoot, quarantine: bytes, item: ItemRow) -> Outcome:
     """What the disk says about a removal that was cut off, finishing its second half where it was half done.
 
     `in_place`, `vanished`, or a state of `remove`. Raises OSError when the disk cannot be asked.
     """
-    present = look(root, target.name)
-    found = look(root, target.name, quarantine)
+    present = look(root, item.name)
+    found = look(root, item.name, quarantine)
     if found is not None:
-        inside, leaf = root.place(target.name, quarantine)
+        inside, leaf = root.place(item.name, quarantine)
         if present is not None and (present.st_dev, present.st_ino) == (found.st_dev, found.st_ino):
             os.unlink(leaf, dir_fd=inside)  # it was being put back
-            return Outcome(target.seq, "in_place")
-        parent, _ = root.place(target.name, create=True)
-        return _settle_moved(parent, inside, leaf, target, root.device)
+            return Outcome(item.seq, "in_place")
+        parent, _ = root.place(item.name, create=True)
+        return _settle_moved(parent, inside, leaf, item, root.device)
     if present is not None:
-        return Outcome(target.seq, "in_place" if same_file(present, target) else "changed")
-    return Outcome(target.seq, "deleted" if target.delete else "vanished")
+        return Outcome(item.seq, "in_place" if same_file(present, item) else "changed")
+    return Outcome(item.seq, "deleted" if item.action == "delete" else "vanished")
 
 
 def sync_directory(fd: int) -> None:

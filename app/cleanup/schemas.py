@@ -196,7 +196,9 @@ class ItemView(ApiModel):
     why: str
     action: Removal
     model_name: str | None
-    kv_rank: str | None
+    kv_rank: int | None
+    world_size: int | None
+    rank: int | None
     object_group_id: int | None
     chunk_hash: str | None
     cache_salt: str | None

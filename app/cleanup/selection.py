@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.cleanup.dirty import model_of
-from app.cleanup.journal import ItemRow
+from app.cleanup.items import ItemRow
 from app.errors import FieldError, InvalidInput
 from app.lmcache.object_keys import encode_model, parse_name
 from app.records.facts import display_name

@@ -70,10 +70,8 @@ class PlanItem(Base):
     """
 
     __tablename__ = "plan_item"
-    __table_args__ = (
-        Index("ix_plan_item_plan_state", "plan_id", "state"),
-        {"sqlite_with_rowid": False},
-    )
+    # No index on the state: every record of a run changes it once, and that is what a run costs. Lists walk the key.
+    __table_args__ = ({"sqlite_with_rowid": False},)
 
     plan_id: Mapped[int] = mapped_column(ForeignKey("plan.id", ondelete="CASCADE"), primary_key=True)
     seq: Mapped[int] = mapped_column(primary_key=True)

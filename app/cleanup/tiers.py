@@ -15,7 +15,7 @@ from typing import Protocol
 from app.clock import Clock
 from app.errors import TargetError
 from app.fleet.targets import EngineTarget, ServerTarget
-from app.lmcache.object_keys import ObjectKey
+from app.lmcache.object_keys import ObjectKey, encode_model
 
 #: How long locked objects and busy engines are waited for, seconds.
 L1_DEADLINE = 60.0
@@ -224,7 +224,7 @@ class Tiers:
     # L0
 
     async def clear_l0(self, models: frozenset[str], mark: Mark) -> TierResult:
-        """Empties the GPU cache of every engine, polling until each says so.
+        """Empties the GPU cache of every engine, polling until each says so. `models` as in record names.
 
         An engine whose process started after the mark is clean by itself. An engine that serves one of the models
         behind a server but is not registered here cannot be cleaned: that is said, never assumed away.
@@ -284,7 +284,7 @@ class Tiers:
                 glance = await self._calls.glance(server)
             except TargetError:
                 continue
-            served = glance.models & models
+            served = [model for model in glance.models if encode_model(model) in models]
             mine = [engine for engine in self._engines if engine.server_id == server.id]
             extra = (glance.engines_registered or 0) - len(mine)
             if served and (not mine or (extra > 0 and not await self._leftovers(mine, glance))):

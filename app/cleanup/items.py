@@ -1,0 +1,31 @@
+"""One item of a plan as the disk layer and the journal pass it around."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from app.cleanup.policy import USE_KINDS
+
+
+class ItemRow(NamedTuple):
+    """One row of `plan_item`, without what became of it. Times in nanoseconds, `inode` signed."""
+
+    seq: int
+    name: bytes
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    atime_ns: int
+    inode: int
+    device: int
+    cls: str
+    reason: str | None
+    why: str
+    action: str
+    record_id: int | None
+    round: int
+
+    @property
+    def respects_use(self) -> bool:
+        """Whether a later access time saves it (R6): a record that is right and goes for space or age."""
+        return self.why in USE_KINDS

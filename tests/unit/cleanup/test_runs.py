@@ -1,0 +1,256 @@
+"""Plan, run, restore and purge over real files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.cleanup.schemas import FilterPlanInput, SelectionInput
+from app.errors import Conflict, InvalidInput, NotFound
+from tests.unit.cleanup.support import World, name_of
+
+INCOMPATIBLE = [{"kind": "incompatible"}]
+CORRUPT = [{"kind": "corrupt"}]
+
+
+class TestRun:
+    def test_moves_exactly_what_was_planned_into_quarantine(self, world: World) -> None:
+        good = world.fill(20)
+        bad = world.fill(10, first=100, cls=("corrupt", "short"))
+        run = world.run(CORRUPT)
+        assert (run.state, run.verdict) == ("succeeded", "succeeded")
+        assert run.removed.records == 10
+        assert run.removed.bytes == 640
+        assert run.by_reason["short"].records == 10
+        assert world.names() == set(good)
+        assert world.quarantined() == set(bad)
+        assert set(world.inventory.gone) == set(bad)
+        assert run.in_quarantine.records == 10
+
+    def test_nothing_to_do(self, world: World) -> None:
+        world.fill(3)
+        run = world.run(CORRUPT)
+        assert (run.state, run.verdict, run.removed.records) == ("succeeded", "nothing_to_do", 0)
+
+    def test_a_run_of_a_policy_plans_for_itself(self, world: World) -> None:
+        world.fill(2, cls=("corrupt", "empty"))
+        policy = world.policy(CORRUPT)
+        run = world.service.start_policy_run(policy, actor="test")
+        assert run.verdict == "succeeded"
+        assert run.plan_id is not None
+        assert world.service.get_plan(int(run.plan_id)).state == "succeeded"
+        assert world.service.get_policy(policy).last_run is not None
+
+    def test_a_plan_runs_once(self, world: World) -> None:
+        world.fill(1, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        world.service.start_run(int(plan.id), actor="test")
+        with pytest.raises(Conflict, match="was run already"):
+            world.service.start_run(int(plan.id), actor="test")
+
+    def test_an_expired_plan_is_refused(self, world: World) -> None:
+        world.fill(1, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        world.clock.forward(3601)
+        with pytest.raises(Conflict, match="expired"):
+            world.service.start_run(int(plan.id), actor="test")
+        assert world.names() == {name_of(0)}
+
+    def test_what_changed_since_the_plan_stays(self, world: World) -> None:
+        names = world.fill(4, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        replaced, grown, gone, _ = (world.path / os.fsdecode(n) for n in names)
+        replaced.unlink()
+        replaced.write_bytes(b"new")
+        with grown.open("ab") as file:
+            file.write(b"more")
+        gone.unlink()
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert run.skipped == {"changed": 2, "vanished": 1}
+        assert world.names() == {names[0], names[1]}
+        assert replaced.read_bytes() == b"new"
+
+    def test_a_record_of_another_class_now_stays(self, world: World) -> None:
+        names = world.fill(2, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        world.inventory.classes[names[0]] = ("current", None)
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert run.skipped == {"reclassified": 1}
+        assert world.names() == {names[0]}
+
+    def test_a_record_used_since_the_plan_stays_when_use_counts(self, world: World) -> None:
+        names = world.fill(2, age=40 * 86_400.0)
+        plan = world.plan([{"kind": "unused", "for": "14d"}])
+        assert plan.records == 2
+        path = world.path / os.fsdecode(names[0])
+        os.utime(path, ns=(int(world.clock() * 1e9), path.stat().st_mtime_ns))
+        # utime moves ctime too: that alone already tells. The access time is what this is about.
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert sum(run.skipped.values()) == 1
+        assert world.names() == {names[0]}
+
+    def test_delete_frees_the_name_and_the_space(self, world: World) -> None:
+        world.fill(5, cls=("corrupt", "short"))
+        run = world.run(CORRUPT, removal="delete")
+        assert run.removed.records == 5
+        assert run.in_quarantine.records == 0
+        assert world.quarantined() == set()
+
+    def test_hash_sub_directories(self, world: World) -> None:
+        name = name_of(1)
+        digest = name.split(b"@")[3].split(b".")[0]
+        nested = digest[:2] + b"/" + digest[2:4] + b"/" + name
+        world.write(nested)
+        world.inventory.classes[nested] = ("corrupt", "short")
+        run = world.run(CORRUPT)
+        assert run.removed.records == 1
+        assert world.quarantined() == {nested}
+        world.service.restore(int(run.id), None, actor="test")
+        assert world.names() == {nested}
+
+    def test_limits_stop_it_and_say_so(self, world: World) -> None:
+        world.fill(10, cls=("corrupt", "short"))
+        run = world.run(CORRUPT, limits={"max_records": 4})
+        assert run.verdict == "stopped_at_limit"
+        assert run.removed.records == 4
+        assert "max_records" in run.notes[0]
+
+    def test_overlap_is_refused(self, world: World) -> None:
+        world.fill(1, cls=("corrupt", "short"))
+        policy = world.policy(CORRUPT)
+        scan = world.inventory.refresh
+        refused: list[str] = []
+
+        def in_the_middle(store_id: int, check: Callable[[], None]) -> None:
+            with pytest.raises(Conflict) as caught:
+                world.service.start_policy_run(policy, actor="other")
+            refused.append(caught.value.detail)
+            scan(store_id, check)
+
+        world.inventory.refresh = in_the_middle  # type: ignore[method-assign]
+        run = world.service.start_policy_run(policy, actor="test")
+        assert "cleanup run 1 of this store is running" in refused[0]
+        assert run.verdict == "succeeded"
+
+
+class TestFilterPlan:
+    def test_takes_what_matches(self, world: World) -> None:
+        names = world.fill(5)
+        plan = world.service.start_filter_plan(
+            world.store_id, FilterPlanInput(filter={"q": os.fsdecode(names[2])[20:60]}), actor="test"
+        )
+        assert plan.records == 1
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert world.quarantined() == {names[2]}
+        assert run.by_reason["filter"].records == 1
+
+    @pytest.mark.parametrize("given", [{}, {"class": "foreign"}, {"clas": "corrupt"}])
+    def test_refuses_what_says_nothing_or_too_much(self, world: World, given: dict[str, str]) -> None:
+        with pytest.raises(InvalidInput, match="filter"):
+            world.service.start_filter_plan(world.store_id, FilterPlanInput(filter=given), actor="test")
+
+    def test_unknown_store(self, world: World) -> None:
+        with pytest.raises(NotFound):
+            world.service.start_filter_plan(99, FilterPlanInput(filter={"class": "corrupt"}), actor="test")
+
+
+class TestRestoreAndPurge:
+    def test_restore_brings_everything_back_byte_for_byte_and_holds_it(self, world: World) -> None:
+        names = world.fill(30, cls=("corrupt", "short"))
+        before = {n: (world.path / os.fsdecode(n)).read_bytes() for n in names}
+        times = {n: (world.path / os.fsdecode(n)).stat().st_mtime_ns for n in names}
+        run = world.run(CORRUPT)
+        job = world.service.restore(int(run.id), None, actor="test")
+        assert (job.state, job.records) == ("succeeded", 30)
+        assert {n: (world.path / os.fsdecode(n)).read_bytes() for n in names} == before
+        assert {n: (world.path / os.fsdecode(n)).stat().st_mtime_ns for n in names} == times
+        assert set(world.inventory.back) == set(names)
+        after = world.service.get_run(int(run.id))
+        assert (after.in_quarantine.records, after.restored_records) == (0, 30)
+        assert list((world.path / ".tierkeeper" / "quarantine").iterdir()) == []
+        # the next schedule leaves them alone
+        world.inventory.refresh(world.store_id, lambda: None)
+        again = world.plan(CORRUPT)
+        assert (again.records, again.held_back["restored"].records) == (0, 30)
+
+    def test_restore_never_goes_over_an_existing_name(self, world: World) -> None:
+        names = world.fill(2, cls=("corrupt", "short"))
+        run = world.run(CORRUPT)
+        newer = world.path / os.fsdecode(names[0])
+        newer.write_bytes(b"written meanwhile")
+        job = world.service.restore(int(run.id), None, actor="test")
+        assert (job.records, job.skipped) == (1, {"exists": 1})
+        assert newer.read_bytes() == b"written meanwhile"
+        assert world.quarantined() == {names[0]}
+        assert world.service.get_run(int(run.id)).in_quarantine.records == 1
+
+    def test_restore_of_some_records(self, world: World) -> None:
+        world.fill(5, cls=("corrupt", "short"))
+        run = world.run(CORRUPT)
+        page = world.service.run_records(int(run.id), page_size=2, page_token=None)
+        chosen = [item.id for item in page.items]
+        job = world.service.restore(int(run.id), SelectionInput(record_ids=chosen), actor="test")
+        assert job.records == 2
+        assert world.names() == {item.name.encode() for item in page.items}
+
+    def test_ids_of_the_inventory_work_too(self, world: World) -> None:
+        world.fill(3, cls=("corrupt", "short"))
+        run = world.run(CORRUPT)
+        item = world.service.run_records(int(run.id), page_size=1, page_token=None).items[0]
+        assert item.record_id is not None
+        job = world.service.restore(int(run.id), SelectionInput(record_ids=[item.record_id]), actor="test")
+        assert job.records == 1
+
+    @pytest.mark.parametrize("body", [{"record_ids": ["../x"]}, {"filter": {"clas": "corrupt"}}])
+    def test_bad_selections_name_the_field(self, world: World, body: dict[str, object]) -> None:
+        world.fill(1, cls=("corrupt", "short"))
+        run = world.run(CORRUPT)
+        with pytest.raises(InvalidInput, match=r"record_ids\[0\]|filter\.clas"):
+            world.service.restore(int(run.id), SelectionInput.model_validate(body), actor="test")
+
+    def test_purge_by_filter_then_all(self, world: World) -> None:
+        world.fill(2, cls=("corrupt", "short"))
+        world.fill(3, first=50, cls=("corrupt", "empty"))
+        run = world.run(CORRUPT)
+        job = world.service.purge(int(run.id), SelectionInput(filter={"reason": "empty"}), actor="test")
+        assert job.records == 3
+        job = world.service.purge(int(run.id), None, actor="test")
+        assert job.records == 2
+        view = world.service.get_run(int(run.id))
+        assert (view.purged.records, view.in_quarantine.records, view.removed.records) == (5, 0, 5)
+        assert world.quarantined() == set()
+
+    def test_expiry(self, world: World) -> None:
+        world.fill(2, cls=("corrupt", "short"))
+        run = world.run(CORRUPT, quarantine_for="7d")
+        assert run.purge_after is not None
+        assert world.service.purge_expired(world.clock() + 6 * 86_400) == 0
+        assert world.service.purge_expired(world.clock() + 8 * 86_400) == 1
+        assert world.quarantined() == set()
+        assert world.service.purge_expired(world.clock() + 9 * 86_400) == 0
+
+    def test_quarantine_page_tells_what_waits(self, world: World) -> None:
+        world.fill(3, cls=("corrupt", "short"))
+        run = world.run(CORRUPT, name="nightly")
+        view = world.service.quarantine(world.store_id, page_size=100, page_token=None)
+        (entry,) = view.items
+        assert (entry.run_id, entry.policy_name, entry.records, entry.bytes) == (run.id, "nightly", 3, 192)
+        assert (view.records, view.bytes) == (3, 192)
+
+    def test_a_new_panel_reads_the_manifest_and_restores(self, world: World, tmp_path: Path) -> None:
+        names = world.fill(4, cls=("corrupt", "short"))
+        world.run(CORRUPT)
+        other = World(tmp_path, url=f"sqlite:///{tmp_path / 'other.db'}")
+        try:
+            (entry,) = other.service.quarantine(other.store_id, page_size=10, page_token=None).items
+            assert (entry.run_id, entry.records, entry.readable) == (None, 4, True)
+            adopted = other.service.adopt_quarantine(other.store_id, entry.folder, actor="test")
+            assert adopted.in_quarantine.records == 4
+            job = other.service.restore(int(adopted.id), None, actor="test")
+            assert job.records == 4
+            assert other.names() == set(names)
+        finally:
+            other.db.dispose()
