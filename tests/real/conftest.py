@@ -47,9 +47,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def session_stack() -> Iterator[RealStack]:
-    """One server and one engine for the whole session."""
+    """The session's server and engines; nothing runs until a test or another fixture starts it."""
     with RealStack() as stack:
-        stack.start()
         yield stack
 
 

@@ -35,6 +35,7 @@ class Panel:
         }
         made = self.command("token", "create", "--name", "real", "--role", "admin")
         assert made.returncode == 0, made.stderr
+        assert len(made.stdout.split()) == 1, f"only the token belongs on stdout: {made.stdout!r}"
         self.client = httpx.Client(
             base_url=f"{self.url}/api/v1",
             headers={"Authorization": f"Bearer {made.stdout.strip()}"},

@@ -55,12 +55,12 @@ class Job:
 
 @pytest.fixture(scope="module")
 def job(session_stack: RealStack) -> Iterator[Job]:
-    """A fresh store, a fresh server, an engine without dev mode, and a panel that has seen them once."""
+    """A fresh store, a fresh server, an engine without dev mode, and a panel that has seen them before any traffic."""
     stack = session_stack
     stack.stop()
     fresh = stack.directory / "l2-main-job"
     fresh.mkdir()
-    stack.start(server={"l2_path": fresh}, engine={"dev_mode": False, "dtype": "bfloat16", "warm_up": True})
+    stack.start(server={"l2_path": fresh}, engine={"dev_mode": False, "dtype": "bfloat16", "warm_up": False})
     panel = Panel(stack)
     server = panel.post("/servers", {"name": "real", "url": stack.server.url})
     engine = panel.post("/engines", {"name": "tiny", "url": stack.engine().url, "server_id": server["id"]})

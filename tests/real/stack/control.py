@@ -237,10 +237,13 @@ class RealStack:
         """The engine and the server running, the engine with the default knobs plus `wanted`; restarts only what
         differs or is down.
         """
+        knobs = replace(EngineKnobs(), **wanted)
+        if self._server_program is None and not self._engines and name == "engine":
+            self.start(engine=wanted)
+            return self.engine()
         if self._server_program is None or not self._server_program.running:
             self.stop_server()
             self.start_server()
-        knobs = replace(EngineKnobs(), **wanted)
         slot = self._engines.get(name)
         if slot is not None and slot.program is not None and slot.program.running and slot.knobs == knobs:
             self.wait_registered()
