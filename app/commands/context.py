@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from app import data_dir, migrate
 from app.auth.service import Principal
 from app.clock import system_clock
+from app.commands.serve import configure_logging
 from app.services import Services
 from app.settings import load_settings
 from app.wiring import build_services
@@ -20,6 +21,7 @@ COMMAND_PRINCIPAL = Principal("command", "admin", "system")
 def command_services() -> Iterator[Services]:
     """Services over the data directory, migrated; long work runs in the calling thread (claims keep it single)."""
     settings = load_settings()
+    configure_logging(settings.log_level)  # to stderr: stdout is the command's result
     data_dir.prepare(settings.data_dir)
     services = build_services(settings, system_clock)
     try:
