@@ -23,6 +23,7 @@ from app.acceptance.facts import Facts
 from app.acceptance.own_records import OwnRecords
 from app.acceptance.profiles import ProfileNumbers
 from app.acceptance.prompts import Prompt, salt
+from app.acceptance.restarts import Restarts
 from app.acceptance.stack import Asked, RunStopped, Stack
 from app.acceptance.tolerance import Mode, Tolerance, fix_tolerance, noise_floor
 from app.acceptance.verdict import CACHE_ARMS, Finding
@@ -66,9 +67,18 @@ class Conduct:
     """One run's way through its arms. `seen` and `asking.results` hold what came of it, also after an exception."""
 
     def __init__(
-        self, plan: RunPlan, stack: Stack, facts: Facts, asking: Asking, steps: StepLog, second: Stack | None = None
+        self,
+        plan: RunPlan,
+        stack: Stack,
+        facts: Facts,
+        asking: Asking,
+        steps: StepLog,
+        *,
+        second: Stack | None = None,
+        restarts: Restarts | None = None,
     ) -> None:
         assert facts.chunk_size is not None
+        self._restarts = restarts
         self._steps = steps
         self._last = True
         self._start: float | None = None  # of the engine process that the references were taken from
@@ -125,6 +135,12 @@ class Conduct:
             ("cross_engine", lambda: self._cross_engine(prompts)),
             ("without_cache", lambda: self._without_cache(prompts, reference)),
         )
+        if last:
+            # Restarts are costly: they are made once, with the batch that the caches hold.
+            arms += (
+                ("restarted_server", lambda: self._restarted_server(prompts, probe, reference)),
+                ("restarted_engine", lambda: self._restarted_engine(prompts, probe)),
+            )
         for name, conduct in arms:
             if self.wants(name):
                 async with self._step(f"arm:{name}"):
@@ -302,6 +318,25 @@ class Conduct:
     async def _without_cache(self, prompts: Sequence[Prompt], reference: AnswerSet) -> None:
         assert self._second is not None
         await self.asking.arm("without_cache", self._second, self._items(prompts), ArmPlan(reference=reference))
+
+    async def _restarted_server(self, prompts: Sequence[Prompt], probe: Prompt, reference: AnswerSet) -> None:
+        """The server is new, its L1 empty: what it supplies comes from the disk that the old one wrote."""
+        assert self._restarts is not None
+        await self._restarts.server(self._stack)
+        reset, asked = await self._emptied_l0(probe, "restarted_server")
+        reference = await self._current(prompts, reference)
+        plan = ArmPlan(local_empty=reset.effective is True, probe=asked, reset=reset, reference=reference)
+        await self.asking.arm("restarted_server", self._stack, self._items(prompts), plan)
+
+    async def _restarted_engine(self, prompts: Sequence[Prompt], probe: Prompt) -> None:
+        """The engine is new, its GPU cache empty; a cold of its own is the reference (E3)."""
+        assert self._restarts is not None
+        await self._restarts.engine(self._stack)
+        cold = [await self._stack.ask(p, salt(self._plan.run_key, f"{p.key}r"), stream=True) for p in prompts]
+        reference = AnswerSet.of("cold on the restarted engine", [a.answer for a in cold])
+        asked = await self._probe(probe, "restarted_engine")
+        plan = ArmPlan(local_empty=True, probe=asked, reference=reference)
+        await self.asking.arm("restarted_engine", self._stack, self._items(prompts), plan)
 
     # small parts
 

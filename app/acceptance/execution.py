@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from app.acceptance import own_records
 from app.acceptance.ports import Fleet, RecordRemover, Removal
@@ -15,10 +16,11 @@ from app.acceptance.preparation import RunInput
 from app.acceptance.prompts import SALT_PREFIX
 from app.acceptance.recorder import Recorder
 from app.acceptance.requests import run_input
+from app.acceptance.restarts import Hook
 from app.acceptance.results import arm_view, comparison_view
 from app.acceptance.run import Openers, Outcome, Run
 from app.acceptance.stack import Pace
-from app.acceptance.tables import AcceptanceRun
+from app.acceptance.tables import AcceptanceRun, RestartHook
 from app.acceptance.verdict import EXTERNAL_ARMS, Finding, Verdict
 from app.clock import Clock
 from app.database import Database
@@ -98,8 +100,9 @@ class Execution:
             if row.engine_id is None or row.server_id is None:
                 raise TierkeeperError("the engine or its cache server was forgotten before the run began")
             frozen, ids = dict(row.request), (row.run_key, row.engine_id, row.server_id, row.second_engine_id)
+            hook = _hook(session, frozen.get("restart_hook_id"))
         return run_input(
-            frozen, self._fleet, run_key=ids[0], engine_id=ids[1], server_id=ids[2], second_engine_id=ids[3]
+            frozen, self._fleet, run_key=ids[0], engine_id=ids[1], server_id=ids[2], second_engine_id=ids[3], hook=hook
         )
 
     def _clean_up(self, run_id: int, given: RunInput, outcome: Outcome) -> Outcome:
@@ -175,6 +178,11 @@ class Execution:
             values["headline"] = _headline(outcome)
         with self._db.write() as session:
             session.execute(update(AcceptanceRun).where(AcceptanceRun.id == run_id).values(**values))
+
+
+def _hook(session: Session, hook_id: str | None) -> Hook | None:
+    row = session.get(RestartHook, int(hook_id)) if hook_id is not None else None
+    return None if row is None else Hook(row.server_action, row.engine_action, row.timeout_seconds)
 
 
 def _headline(outcome: Outcome) -> str:

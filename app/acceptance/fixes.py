@@ -87,3 +87,8 @@ DEADLINE = "Give it more time (deadline_seconds), fewer or shorter prompts, or a
 NO_SALTS = "Leave these arms out, or test on a server whose eviction policy is LRU."
 SAME_MODEL = "Choose a second engine that serves the same model."
 SHORTER = "Use shorter prompts or fewer answer tokens."
+HOOK = "Check the restart hook under /hooks: it must restart exactly this target and end only when that is done."
+HEARTBEAT = (
+    "The server came back before the engine's next heartbeat (10 s), so the engine goes on without a cache that it "
+    "believes to have. Let the hook keep the server down for 25 s, and restart the engine now."
+)

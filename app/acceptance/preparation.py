@@ -24,6 +24,7 @@ from app.acceptance.prompts import (
     words_for,
     write_text,
 )
+from app.acceptance.restarts import Hook
 from app.acceptance.stack import RunStopped, Stack
 from app.acceptance.verdict import Finding
 from app.errors import TargetError
@@ -43,6 +44,7 @@ class RunInput:
     own: tuple[Mapping[str, Any], ...]
     api: str
     lengths: tuple[int, ...]
+    hook: Hook | None
     deadline: float
     request_timeout: float
 

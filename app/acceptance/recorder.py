@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from app.acceptance.prompts import Prompt
-from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceStep
+from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceRun, AcceptanceStep
 from app.clock import Clock
 from app.database import Database
 
@@ -66,6 +66,18 @@ class Recorder:
         if count is not None:
             values |= {"done": count, "total": count}
         self._change(name, **values)
+
+    def wait_for(self, what: str | None) -> None:
+        """What a person is asked to do just now; None when nobody is asked any more."""
+        with self._db.write() as session:
+            session.execute(
+                update(AcceptanceRun).where(AcceptanceRun.id == self._run_id).values(waiting_for=what, continued=False)
+            )
+
+    def continued(self) -> bool:
+        """Whether the person said that it is done."""
+        with self._db.read() as session:
+            return bool(session.scalar(select(AcceptanceRun.continued).where(AcceptanceRun.id == self._run_id)))
 
     def close(self, state: str, detail: str) -> None:
         """What still runs ends in `state`, what never began is skipped."""

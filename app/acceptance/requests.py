@@ -10,6 +10,7 @@ from app.acceptance.conduct import RunPlan
 from app.acceptance.ports import Fleet
 from app.acceptance.preparation import RunInput
 from app.acceptance.profiles import PROFILES, default_arms, in_order
+from app.acceptance.restarts import Hook
 from app.acceptance.schemas import AcceptanceRequest
 from app.acceptance.scoring import Scoring, check_scoring
 from app.errors import FieldError, InvalidInput, NotFound
@@ -113,6 +114,7 @@ def run_input(
     engine_id: int,
     server_id: int,
     second_engine_id: int | None,
+    hook: Hook | None,
 ) -> RunInput:
     """What the worker needs, from a run's row. Raises NotFound when a target was forgotten meanwhile."""
     numbers = PROFILES[frozen["profile"]]
@@ -139,6 +141,7 @@ def run_input(
         own=tuple(frozen["prompts"]),
         api=frozen["api"],
         lengths=tuple(frozen["lengths"]),
+        hook=hook,
         deadline=frozen["deadline_seconds"],
         request_timeout=frozen["request_timeout_seconds"],
     )

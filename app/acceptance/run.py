@@ -19,9 +19,11 @@ from app.acceptance.arms import Asking
 from app.acceptance.conduct import Conduct
 from app.acceptance.evidence import ArmEvidence
 from app.acceptance.facts import Facts, cannot_begin, default_mode, read_facts, same_layout
+from app.acceptance.hooks import HookTarget
 from app.acceptance.preparation import Prepared, RunInput, prepare
 from app.acceptance.prompts import Prompt
 from app.acceptance.recorder import Recorder
+from app.acceptance.restarts import Restarts
 from app.acceptance.results import TITLES, ArmResult
 from app.acceptance.stack import Pace, RunStopped, Stack
 from app.acceptance.verdict import CACHE_ARMS, Finding, RunEvidence, Verdict, verdict
@@ -145,7 +147,10 @@ class Run:
                 advance=self._advance,
                 results=self._results(second),
             )
-            conduct = self._conduct = Conduct(plan, stack, facts, asking, self, second)
+            restarts = None
+            if self._in.hook is not None:
+                restarts = Restarts(self._in.hook, self._ask_operator, facts.model_root)
+            conduct = self._conduct = Conduct(plan, stack, facts, asking, self, second=second, restarts=restarts)
             await conduct.warm_up(ready.warm_up)
             for index, (group, probe) in enumerate(zip(ready.groups, ready.probes, strict=True)):
                 await conduct.batch(group, probe, first=index == 0, last=index == len(ready.groups) - 1)
@@ -235,6 +240,18 @@ class Run:
         """A step of the list is done (StepLog)."""
         count = self._done.get(name.removeprefix("arm:"))
         await asyncio.to_thread(self._recorder.end, name, "done", detail, count)
+
+    async def _ask_operator(self, target: HookTarget) -> None:
+        """Waits until a person said on the page, or through the API, that the target was restarted."""
+        what = f"Restart the {target.kind} {target.name} ({target.url}), then say that you did."
+        await asyncio.to_thread(self._recorder.wait_for, what)
+        try:
+            while True:
+                if await asyncio.to_thread(self._recorder.continued):
+                    return
+                await asyncio.sleep(5 * self._pace.poll)
+        finally:
+            await asyncio.to_thread(self._recorder.wait_for, None)
 
     def _advance(self, arm: str, done: int) -> None:
         self._done[arm] = done

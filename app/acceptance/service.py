@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from app.acceptance import history, reports
 from app.acceptance.estimate import estimate
 from app.acceptance.execution import Execution
+from app.acceptance.hook_service import HookService
 from app.acceptance.ports import Audit, Fleet, RecordRemover
 from app.acceptance.requests import check, engine_of
 from app.acceptance.run import Openers
@@ -33,7 +34,7 @@ from app.clock import Clock
 from app.database import Database
 from app.errors import Conflict, FieldError, InvalidInput, NotFound
 from app.fleet.schemas import EngineView, ServerView
-from app.paging import decode_cursor, encode_cursor
+from app.paging import decode_cursor, encode_cursor, parse_id
 from app.scheduling.runner import WorkKind, WorkRunner, request_cancel
 from app.scheduling.schemas import Page
 from app.scheduling.service import StartedWork
@@ -68,6 +69,7 @@ class AcceptanceService:
         self._settings = settings
         self._audit = audit
         self._fleet = fleet
+        self.hooks = HookService(db=db, clock=clock, settings=settings, audit=audit)
         self._execution = Execution(db, clock, fleet, remover=remover, pace=pace, openers=openers)
         runner.register(WorkKind(WORK_KIND, AcceptanceRun, run=self._execution, recover=self._execution.recover))
 
@@ -76,6 +78,7 @@ class AcceptanceService:
     def start(self, request: AcceptanceRequest, *, actor: str) -> AcceptanceRunView:
         """Queues a run and submits it. InvalidInput names the field; Conflict while one is active on the server."""
         engine, server, frozen = check(request, self._fleet)
+        self._check_hook(frozen)
         second = None
         if request.second_engine_id is not None:
             second = engine_of(self._fleet, "second_engine_id", request.second_engine_id)
@@ -109,6 +112,19 @@ class AcceptanceService:
             raise Conflict(f"an acceptance run is active on the cache server {server.name!r}") from error
         self._runner.submit(WORK_KIND, row.id)
         return self.get(row.id)
+
+    def _check_hook(self, frozen: Mapping[str, Any]) -> None:
+        """The hook of a request exists and has an action for each restart arm. Raises InvalidInput."""
+        if frozen["restart_hook_id"] is None:
+            return
+        try:
+            hook = self.hooks.get(parse_id("hook", frozen["restart_hook_id"]))
+        except NotFound:
+            raise InvalidInput.field("restart_hook_id", f"no hook has the id {frozen['restart_hook_id']!r}") from None
+        for arm, action in (("restarted_server", hook.server), ("restarted_engine", hook.engine)):
+            if arm in frozen["arms"] and action is None:
+                kind = arm.removeprefix("restarted_")
+                raise InvalidInput.field("restart_hook_id", f"hook {hook.name!r} has no action for the {kind}")
 
     def _refuse_second(self, session: Session, server_id: int, name: str) -> None:
         active = session.scalar(
@@ -188,6 +204,25 @@ class AcceptanceService:
                     detail={"engine": row.engine_name},
                 )
         request_cancel(self._db, self._clock, AcceptanceRun, run_id)
+        return self.get(run_id)
+
+    def go_on(self, run_id: int, *, actor: str) -> AcceptanceRunView:
+        """The person a run waits for says that it is done. Conflict when it waits for nobody."""
+        with self._db.write() as session:
+            row = session.get(AcceptanceRun, run_id)
+            if row is None:
+                raise NotFound.of("acceptance run", run_id)
+            if row.waiting_for is None or row.state not in ACTIVE_STATES:
+                raise Conflict(f"acceptance run {run_id} waits for nobody just now")
+            row.continued = True
+            self._audit.record(
+                session,
+                actor=actor,
+                action="acceptance.continue",
+                target_kind="acceptance_run",
+                target_id=run_id,
+                detail={"done": row.waiting_for},
+            )
         return self.get(run_id)
 
     def answers(

@@ -46,6 +46,24 @@ class AcceptanceRun(WorkColumns, Base):
     comparisons: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)  # schemas.ComparisonView
     evidence: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     deadline_seconds: Mapped[float]
+    # What a person is asked to do just now, and whether they said that it is done.
+    waiting_for: Mapped[str | None] = mapped_column(default=None)
+    continued: Mapped[bool] = mapped_column(default=False)
+
+
+class RestartHook(Base):
+    """How this operator restarts a cache server and an engine. Actions as schemas.HookAction."""
+
+    __tablename__ = "restart_hook"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    server_action: Mapped[dict[str, Any] | None] = mapped_column(JSON, default=None)
+    engine_action: Mapped[dict[str, Any] | None] = mapped_column(JSON, default=None)
+    timeout_seconds: Mapped[float] = mapped_column(default=300.0)
+    created_at: Mapped[float]
+    updated_at: Mapped[float]
+    revision: Mapped[int] = mapped_column(default=1)
 
 
 class AcceptanceStep(Base):

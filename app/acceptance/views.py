@@ -45,6 +45,7 @@ def run_view(row: AcceptanceRun, steps: Sequence[AcceptanceStep]) -> AcceptanceR
         frozen=row.frozen,
         deadline_seconds=row.deadline_seconds,
         duration_seconds=None if began is None or ended is None else max(0.0, ended - began),
+        waiting_for=row.waiting_for,
         report_urls={f: f"/api/v1/acceptance-runs/{row.id}/report.{f}" for f in ("json", "xml", "html", "md")},
     )
 

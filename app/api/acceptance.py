@@ -12,11 +12,14 @@ from app.acceptance.schemas import (
     AcceptanceRunView,
     AnswerView,
     EstimateView,
+    HookInput,
+    HookPatch,
+    HookView,
     LatestView,
     RunComparisonView,
     VerdictName,
 )
-from app.api.deps import Operator, PageQuery, ServicesDep, Viewer, parse_id
+from app.api.deps import Admin, Operator, PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import BODY, NOT_FOUND, READ
 from app.scheduling.schemas import Page
 
@@ -91,6 +94,12 @@ def cancel_run(run_id: str, services: ServicesDep, principal: Operator) -> Accep
     return services.acceptance.cancel(parse_id("acceptance run", run_id), actor=principal.actor)
 
 
+@router.post("/acceptance-runs/{run_id}/continue", status_code=202, responses=BODY)
+def continue_run(run_id: str, services: ServicesDep, principal: Operator) -> AcceptanceRunView:
+    """Says that what the run waits for (a restart by hand) is done; 409 when it waits for nobody."""
+    return services.acceptance.go_on(parse_id("acceptance run", run_id), actor=principal.actor)
+
+
 @router.get("/acceptance-runs/{run_id}/answers", responses=NOT_FOUND)
 def list_answers(
     run_id: str,
@@ -128,3 +137,32 @@ def report(run_id: str, form: str, services: ServicesDep, principal: Viewer) -> 
 def latest(engine_id: str, services: ServicesDep, principal: Viewer) -> LatestView:
     """The last run and pass of an engine, and what changed since."""
     return services.acceptance.latest_for_engine(parse_id("engine", engine_id))
+
+
+@router.get("/hooks", responses=READ)
+def list_hooks(services: ServicesDep, principal: Viewer, paging: PageQuery) -> Page[HookView]:
+    """Restart hooks."""
+    return services.acceptance.hooks.list_hooks(page_size=paging.page_size, page_token=paging.page_token)
+
+
+@router.post("/hooks", status_code=201, responses=BODY)
+def create_hook(body: HookInput, response: Response, services: ServicesDep, principal: Admin) -> HookView:
+    """A way to restart a cache server, an engine, or both: a command without a shell, a webhook, or a person."""
+    view = services.acceptance.hooks.create(body, actor=principal.actor)
+    response.headers["Location"] = f"/api/v1/hooks/{view.id}"
+    return view
+
+
+@router.get("/hooks/{hook_id}", responses=NOT_FOUND)
+def get_hook(hook_id: str, services: ServicesDep, principal: Viewer) -> HookView:
+    return services.acceptance.hooks.get(parse_id("hook", hook_id))
+
+
+@router.patch("/hooks/{hook_id}", responses=BODY)
+def patch_hook(hook_id: str, body: HookPatch, services: ServicesDep, principal: Admin) -> HookView:
+    return services.acceptance.hooks.patch(parse_id("hook", hook_id), body, actor=principal.actor)
+
+
+@router.delete("/hooks/{hook_id}", status_code=204, responses=BODY)
+def delete_hook(hook_id: str, services: ServicesDep, principal: Admin) -> None:
+    services.acceptance.hooks.delete(parse_id("hook", hook_id), actor=principal.actor)

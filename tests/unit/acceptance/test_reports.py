@@ -59,6 +59,7 @@ def view(verdict: str | None = "pass", state: str = "succeeded", **changes: Any)
         "frozen": {"model": "tiny", "engine_version": "0.32.0"},
         "deadline_seconds": 600.0,
         "duration_seconds": 30.5,
+        "waiting_for": None,
         "report_urls": {},
     }
     if findings := changes.get("findings"):
