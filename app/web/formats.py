@@ -208,7 +208,7 @@ def middle(text: str, keep: int = 8) -> str:
 
 def printable(name: str) -> str:
     """A name from disk as one visible line: control and undecodable characters become their escapes."""
-    return name if name.isprintable() else _escaped(name, "")
+    return name if name.isprintable() else _escaped(name, NBSP)
 
 
 def printable_lines(text: str) -> str:

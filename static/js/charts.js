@@ -33,6 +33,26 @@
   };
   const printer = (unit) => printers[unit] ?? ((v) => scaled(v, 1000, ["", "k", "M", "G"]));
 
+  // Times are UTC, as everywhere on the pages: hours within a day, else the day.
+  const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+  const two = (n) => String(n).padStart(2, "0");
+  const day = (d) => `${d.getUTCDate()} ${MONTHS[d.getUTCMonth()]}`;
+  const clock = (d) => `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}`;
+  function timeTicks(_, ticks, __, ___, step) {
+    return ticks.map((t) => {
+      const d = new Date(t * 1000);
+      if (step >= 86400) return day(d);
+      return d.getUTCHours() + d.getUTCMinutes() === 0 ? day(d) : step < 60 ? `${clock(d)}:${two(d.getUTCSeconds())}` : clock(d);
+    });
+  }
+  const moment = (v) => {
+    if (v == null) return "—";
+    const d = new Date(v * 1000);
+    return `${day(d)}, ${clock(d)}:${two(d.getUTCSeconds())} UTC`;
+  };
+  // Ticks at whole powers of two for memory, at no and yes for lights.
+  const steps = { bytes: Array.from({ length: 50 }, (_, i) => 2 ** i), bool: [1] };
+
   function options(box, unit, width) {
     const show = printer(unit);
     const line = colour(box.dataset.tier ? `tier-${box.dataset.tier}` : "text");
@@ -41,14 +61,15 @@
     return {
       width,
       height: 210,
+      tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "Etc/UTC"),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
       scales: { y: { range: (_, low, high) => (unit === "ratio" ? [0, 1] : unit === "bool" ? [0, 1.1] : [Math.min(0, low ?? 0), (high || 1) * 1.08]) } },
       axes: [
-        { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid }, font: "11px Inter, sans-serif" },
-        { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { show: false }, size: 74, font: "11px Inter, sans-serif", values: (_, ticks) => ticks.map(show) },
+        { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid }, font: "11px Inter, sans-serif", values: timeTicks },
+        { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { show: false }, size: 74, font: "11px Inter, sans-serif", values: (_, ticks) => ticks.map(show), ...(steps[unit] && { incrs: steps[unit] }) },
       ],
       series: [
-        { label: "time", value: (_, v) => (v == null ? "—" : new Date(v * 1000).toLocaleString()) },
+        { label: "time", value: (_, v) => moment(v) },
         { label: box.dataset.title, stroke: line, width: 1.6, fill: faded(line, 0.1), spanGaps: false, points: { show: false },
           value: (_, v) => (v == null ? "not known" : show(v)) },
       ],

@@ -30,7 +30,7 @@ from app.records import schemas as rs
 from app.scheduling.schemas import FiringView, Progress, ScheduleView
 from app.web.contexts import ScheduleRow
 from app.web.forms import FormState
-from tests.unit.web.samples import ago, run_view
+from tests.unit.web.samples import ago, made, run_view
 
 HASH = "3fa91c02d4e85b7790aabbccddeeff00112233445566778899aabbccddeeff00"
 
@@ -168,7 +168,7 @@ def record(ident: str, klass: str, reason: str | None, odd: str, **over: Any) ->
         "accessed_at": ago(4000),
         "epoch_id": "2",
     }
-    return rs.RecordView(**(values | over))
+    return made(rs.RecordView, values | over)
 
 
 def records(odd: str) -> list[rs.RecordView]:
@@ -282,7 +282,7 @@ def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
             "actor": None,
             "created_at": ago(9000),
         }
-        return rs.EpochView(**(values | over))
+        return made(rs.EpochView, values | over)
 
     if empty:
         return rs.EpochsView(items=[], alarms=[])
@@ -352,7 +352,7 @@ def policy(ident: str = "1", *, odd: str = "", **over: Any) -> cs.PolicyView:
         "created_at": ago(900000),
         "updated_at": ago(90000),
     }
-    return cs.PolicyView(**(values | over))
+    return made(cs.PolicyView, values | over)
 
 
 def policy_form(odd: str) -> FormState:
@@ -430,7 +430,7 @@ def plan(*, state: str = "succeeded", odd: str = "", **over: Any) -> cs.PlanView
         "scanned_at": ago(640),
         "run_id": None,
     }
-    return cs.PlanView(**(values | over))
+    return made(cs.PlanView, values | over)
 
 
 def items(odd: str) -> list[cs.ItemView]:
@@ -501,7 +501,7 @@ def run(
         "purged": cs.Count(records=0, bytes=0),
         "purge_after": ago(-500000),
     }
-    return cs.RunView(**(values | over))
+    return made(cs.RunView, values | over)
 
 
 def job() -> cs.QuarantineJobView:
@@ -622,7 +622,7 @@ def _arm(
         else None,
         "passed": passed,
     }
-    return ArmView(**(values | over))
+    return made(ArmView, values | over)
 
 
 def acceptance(
