@@ -27,7 +27,7 @@ test-unit: install ## unit and browser tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/browser
 
 test-real: install ## the product against a real LMCache server and a real vLLM (CPU build)
-	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -x -v --timeout 900 tests/real
+	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 900 tests/real
 
 bench: install ## benchmarks, as ratios within one run
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -21,7 +21,7 @@ CLIENT_NAMES = frozenset({"TIERKEEPER_URL", "TIERKEEPER_TOKEN"})
 # Kubernetes injects these into every pod of a namespace that has a service named "tierkeeper".
 _KUBERNETES = re.compile(r"^TIERKEEPER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_.+)$")
 # Used by the project's own tests and tools.
-_TOOLING = frozenset({"TIERKEEPER_REAL", "TIERKEEPER_REAL_CACHE"})
+_TOOLING = frozenset({"TIERKEEPER_REAL", "TIERKEEPER_REAL_CACHE", "TIERKEEPER_REAL_KEEP"})
 
 log = structlog.get_logger()
 
