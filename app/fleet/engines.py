@@ -268,6 +268,7 @@ def _view(row: Engine, live: EngineLive, now: float) -> EngineView:
         preemptions=live.preemptions,
         prefix_cache=live.prefix_cache,
         reset_available=live.reset_available,
+        reset_reason=live.reset_reason,
         connector=live.connector,
         facts=live.facts,
         entered_facts=row.entered_facts,

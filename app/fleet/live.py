@@ -68,6 +68,7 @@ class EngineLive:
     preemptions: int | None = None
     prefix_cache: PrefixCacheView = field(default_factory=lambda: PrefixCacheView(reason="not polled yet"))
     reset_available: bool | None = None
+    reset_reason: str | None = None
     connector: bool | None = None
     facts: EngineFactsView = field(default_factory=EngineFactsView)
     warnings: tuple[str, ...] = ()

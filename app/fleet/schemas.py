@@ -231,6 +231,7 @@ class EngineView(ApiModel):
     preemptions: int | None
     prefix_cache: PrefixCacheView
     reset_available: bool | None
+    reset_reason: str | None = None
     connector: bool | None = None
     facts: EngineFactsView
     entered_facts: dict[str, str]

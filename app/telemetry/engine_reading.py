@@ -212,7 +212,11 @@ def _prefix_cache(memory: EngineMemory, reading: EngineReading) -> dict[str, Any
 
 def _known(reading: EngineReading, memory: EngineMemory, bytes_per_token: int | None) -> dict[str, Any]:
     """The view values that this poll could read; the others keep their last ones."""
-    found: dict[str, Any] = {"reset_available": reading.reset_available, "facts": _facts_view(memory)}
+    found: dict[str, Any] = {
+        "reset_available": reading.reset_available,
+        "reset_reason": _why_no_reset(reading),
+        "facts": _facts_view(memory),
+    }
     if reading.version is not None:
         found["version"] = reading.version
     if memory.process_start is not None:
@@ -230,6 +234,14 @@ def _known(reading: EngineReading, memory: EngineMemory, bytes_per_token: int | 
         found["preemptions"] = _whole(metrics.preemptions)
         found["connector"] = _connector(reading, metrics, memory)
     return found
+
+
+def _why_no_reset(reading: EngineReading) -> str | None:
+    if reading.reset_available:
+        return None
+    if reading.reset_available is False:
+        return "dev mode is off: start the engine with VLLM_SERVER_DEV_MODE=1 to let its prefix cache be reset"
+    return reading.facts_reason or "not asked yet"
 
 
 def _l0_view(metrics: EngineMetrics, bytes_per_token: int | None) -> dict[str, Any]:

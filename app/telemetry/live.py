@@ -88,6 +88,7 @@ def engine_live(snapshot: Snapshot) -> EngineLive:
         preemptions=values.get("preemptions"),
         prefix_cache=_view(PrefixCacheView, values.get("prefix_cache"), "not read yet"),
         reset_available=values.get("reset_available"),
+        reset_reason=values.get("reset_reason"),
         connector=values.get("connector"),
         facts=_view(EngineFactsView, values.get("facts")),
         warnings=tuple(values.get("warnings") or ()),

@@ -109,7 +109,8 @@ class Poller:
                     self._next_tick = self._loop.time() + self._interval
                 self._wake.clear()
                 try:
-                    changed = await anyio.to_thread.run_sync(self._seats.load)
+                    await anyio.to_thread.run_sync(self._seats.load)
+                    changed = self._seats.take_changed()
                     self._start_polls(list(self._seats.all) if due else changed)
                 except Exception:
                     log.exception("telemetry.tick_failed")
@@ -249,7 +250,7 @@ class Poller:
         memory = seat.memory if isinstance(seat.memory, ServerMemory) else ServerMemory()
         engines = self._seats.engines_of(target.id, now, self._stale_seconds)
         poll = read_server(reading, memory, engines, now=now, interval=self._interval)
-        seat.memory, seat.reading = poll.memory, reading
+        seat.memory, seat.reading = poll.memory, _for_next(reading)
         self._own.add(("server", target.id))
         return Polled(
             kind="server",
@@ -340,6 +341,12 @@ class Poller:
 
 def _engines_first(key: Key) -> tuple[int, int]:
     return {"engine": 0, "store": 1, "server": 2}[key[0]], key[1]
+
+
+def _for_next(reading: ServerReading) -> ServerReading:
+    """What the next poll needs of this one: not its thousands of look-up series, one for each salt ever used."""
+    metrics = None if reading.metrics is None else replace(reading.metrics, lookups=())
+    return replace(reading, status=None, metrics=metrics)
 
 
 def _without_increments(polled: Polled) -> Polled:

@@ -45,19 +45,26 @@ class Seats:
         self._lock = threading.Lock()
         self.all: dict[Key, Seat] = {}
         self.left: list[Seat] = []  # seats of targets that are gone, for the poller to cancel
+        self._changed: set[Key] = set()
 
-    def load(self) -> list[Key]:
-        """Brings the seats in step with the targets; returns those that are new or reached otherwise."""
+    def load(self) -> None:
+        """Brings the seats in step with the targets."""
         with self._lock:
-            return self._load()
+            self._load()
 
-    def _load(self) -> list[Key]:
+    def take_changed(self) -> list[Key]:
+        """The targets that are new, or reached otherwise, since this was last called."""
+        with self._lock:
+            changed, self._changed = self._changed, set()
+            return [key for key in self.all if key in changed]
+
+    def _load(self) -> None:
         targets: dict[Key, Target] = {("server", t.id): t for t in self._fleet.server_targets()}
         targets |= {("engine", t.id): t for t in self._fleet.engine_targets()}
         targets |= {("store", t.id): t for t in self._fleet.store_targets()}
         known = self.all
         new = [key for key in targets if key not in known or _moved(known[key].target, targets[key])]
-        changed = [key for key in targets if key not in known or known[key].target != targets[key]]
+        self._changed.update(key for key in targets if key not in known or known[key].target != targets[key])
         stored = self._stored(new)
         seats: dict[Key, Seat] = {}
         for key, target in targets.items():
@@ -69,7 +76,6 @@ class Seats:
                 seats[key] = seat
         self.left += [seat for key, seat in known.items() if key not in seats]
         self.all = seats
-        return changed
 
     def take_over(self, own: set[Key], now: float, recent_seconds: float) -> set[Key]:
         """For targets this poller has not polled before: goes on from what is stored; returns those that another
