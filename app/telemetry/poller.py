@@ -45,6 +45,7 @@ SPREAD_SECONDS = 0.02
 #: Engines are asked this much earlier than servers, so that a server's contexts find their engines' facts.
 ENGINE_LEAD_SECONDS = 0.2
 STORE_TIMEOUT_SECONDS = 5.0
+STOP_SECONDS = 1.0
 #: A poll after this many intervals of silence sets the state without damping.
 STALE_INTERVALS = 3.5
 
@@ -85,6 +86,7 @@ class Poller:
         self._writer = Writer(db, self._interval)
         self._seats = Seats(db, fleet)
         self._own: set[Key] = set()  # targets that this poller has polled before
+        self._asking: set[asyncio.Task[None]] = set()
         self._looking: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
@@ -116,13 +118,22 @@ class Poller:
                     log.exception("telemetry.tick_failed")
                 await _first(max(0.05, self._next_tick - self._loop.time()), stop.wait(), self._wake.wait())
         finally:
-            tasks = [seat.task for seat in self._seats.all.values() if seat.task is not None]
-            for task in tasks:
-                task.cancel()
+            await self._stop_polls()
             writing.cancel()
-            await asyncio.gather(*tasks, writing, return_exceptions=True)
+            await asyncio.gather(writing, return_exceptions=True)
             await self._flush(_drain(self._done))
             self._loop = self._wake = self._done = None
+
+    async def _stop_polls(self) -> None:
+        """Polls that wait for their turn end at once, those under way may finish within a second."""
+        tasks = {seat.task for seat in self._seats.all.values() if seat.task is not None}
+        for task in tasks - self._asking:
+            task.cancel()
+        if self._asking:
+            await asyncio.wait(self._asking, timeout=STOP_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _on_change(self, kind: Kind, target_id: int) -> None:
         """Called from any thread after a target was added, changed or removed."""
@@ -153,11 +164,16 @@ class Poller:
 
     async def _poll_later(self, key: Key, seat: Seat, delay: float) -> None:
         await asyncio.sleep(delay)
+        task = asyncio.current_task()
+        assert task is not None
+        self._asking.add(task)
         try:
             polled = await self._poll(seat)
         except Exception:
             log.exception("telemetry.poll_failed", kind=key[0], id=key[1])
             return
+        finally:
+            self._asking.discard(task)
         if self._done is not None:
             await self._done.put(polled)
 
