@@ -77,7 +77,8 @@ class Tokens:
 class VLLMClient:
     """One engine over HTTP. Async context manager; calls raise TargetError for trouble with the target.
 
-    Timeouts in seconds; completions have their own deadline. `api_key` goes as a bearer token.
+    Timeouts in seconds; completions have their own deadline. `api_key` goes as a bearer token. `connections`: requests
+    under way at once.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class VLLMClient:
         max_bytes: int = MAX_BYTES,
         verify: bool | ssl.SSLContext = True,
         transport: httpx.AsyncBaseTransport | None = None,
+        connections: int = 64,
     ) -> None:
         self._http = TargetHttp(
             base_url,
@@ -101,6 +103,7 @@ class VLLMClient:
             max_bytes=max_bytes,
             verify=verify,
             transport=transport,
+            connections=connections,
         )
         self.base_url = self._http.base_url
 

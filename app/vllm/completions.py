@@ -116,6 +116,8 @@ class CompletionAnswer:
     `ttft_seconds`: from sending until the first event that carries a generated token, None without ``stream``.
     `token_logprobs` in nats, None where the engine gave no finite number (`non_finite`). `top_logprobs` maps tokens as
     printed (``token_id:12``, else text). `cached_tokens` = the engine's own and the connector's together.
+    `event_seconds`: from sending until each event that carried a choice, empty text included (a part of a character is
+    a token too); the gaps between them are the inter-token latencies. Empty without ``stream``.
     """
 
     http_status: int
@@ -137,6 +139,7 @@ class CompletionAnswer:
     malformed_events: int = 0
     request_id: str | None = None
     system_fingerprint: str | None = None
+    event_seconds: tuple[float, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -156,6 +159,7 @@ class AnswerBuilder:
         self.done = False
         self.malformed = 0
         self.first_token_at: float | None = None
+        self.event_times: list[float] = []
         self._texts: list[str] = []
         self._ids: list[int] = []
         self._tokens: list[str] = []
@@ -188,7 +192,10 @@ class AnswerBuilder:
         if not isinstance(value, dict):
             self.malformed += 1
             return
-        if self.take(value) and self.first_token_at is None:
+        carried = self.take(value)
+        if value.get("choices"):
+            self.event_times.append(at)
+        if carried and self.first_token_at is None:
             self.first_token_at = at
 
     def take(self, value: Mapping[str, object]) -> bool:
@@ -308,6 +315,7 @@ class AnswerBuilder:
             malformed_events=self.malformed,
             request_id=self._request_id,
             system_fingerprint=self._system,
+            event_seconds=tuple(self.event_times),
         )
 
 

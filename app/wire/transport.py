@@ -70,6 +70,7 @@ class TargetHttp:
 
     `connect_timeout` and `read_timeout` are seconds; a whole answer must arrive within their sum unless a call says
     otherwise. `verify`: True (system trust store), False, or an `ssl.SSLContext`. `transport` replaces the network.
+    `connections` is how many requests may be under way at once; further ones wait `connect_timeout` and fail.
     `date` is the target's clock as its last answer told it: (epoch seconds, whole; `time.perf_counter` at receipt).
     Raises InvalidInput for an address or a header that cannot be used.
     """
@@ -85,7 +86,9 @@ class TargetHttp:
         max_bytes: int = MAX_BYTES,
         verify: bool | ssl.SSLContext = True,
         transport: httpx.AsyncBaseTransport | None = None,
+        connections: int = 64,
     ) -> None:
+        self._connections = connections
         self.base_url = normalise_base_url(base_url)
         self.max_bytes = max_bytes
         self.deadline = connect_timeout + read_timeout
@@ -109,7 +112,11 @@ class TargetHttp:
             transport = httpx.AsyncHTTPTransport(
                 verify=False if secure is True else secure,
                 trust_env=False,
-                limits=httpx.Limits(max_connections=64, max_keepalive_connections=8, keepalive_expiry=4.0),
+                limits=httpx.Limits(
+                    max_connections=self._connections,
+                    max_keepalive_connections=max(8, self._connections // 8),
+                    keepalive_expiry=4.0,
+                ),
             )
         self._client = httpx.AsyncClient(
             transport=transport,
