@@ -71,7 +71,7 @@
       series: [
         { label: "time", value: (_, v) => moment(v) },
         { label: box.dataset.title, stroke: line, width: 1.6, fill: faded(line, 0.1), spanGaps: false, points: { show: false },
-          value: (_, v) => (v == null ? "not known" : show(v)) },
+          value: (_, v, __, at) => (at == null ? "—" : v == null ? "not known" : show(v)) },
       ],
     };
   }
