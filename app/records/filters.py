@@ -68,6 +68,11 @@ class RecordFilter:
             epoch_id=_epoch(given.get("epoch"), f"{prefix}epoch"),
         )
 
+    def text(self) -> str:
+        """The same text for the same filter, in every process: page tokens are bound to it."""
+        parts = [sorted(self.classes), sorted(self.reasons), sorted(self.models), self.kv_rank, self.salt, self.q]
+        return repr([*parts, self.min_size, self.older_than, self.unused_for, self.epoch_id])
+
 
 _FIELDS = frozenset(
     ["class", "reason", "model", "kv_rank", "salt", "q", "min_size", "older_than", "unused_for", "epoch"]

@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from app.errors import StoreError
 from app.lmcache.object_keys import ObjectKey, decode_model
 from app.records.classify import RecordOwner
 
@@ -52,6 +53,8 @@ CREATE INDEX record_size ON record (cohort, size, mtime) WHERE cohort < 0;
 CREATE INDEX record_salt ON record (salt, mtime) WHERE salt > 0;
 """
 
+#: Folder, lengths of hash sub-directories as a text, model, kv rank, object group, suffix.
+Identity = tuple[str, str, str, int, int | None, str]
 #: Bits of `record.flags`.
 HARD_LINKS = 1
 
@@ -72,6 +75,12 @@ class Owner:
     @cached_property
     def judged(self) -> RecordOwner:
         return RecordOwner(self.model, self.kv_rank, self.group, self.temporary)
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What makes two owners one."""
+        levels = ",".join(str(length) for length in self.levels)
+        return self.folder, levels, self.model, self.kv_rank, self.group, self.suffix
 
     @cached_property
     def head(self) -> str:
@@ -120,6 +129,8 @@ class Inventory:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.db = connection
+        #: Where the ids of a new inventory begin: an id that meant another record once names nothing.
+        self.first_id = 1
 
     @classmethod
     def open(cls, path: Path) -> Inventory | None:
@@ -136,6 +147,14 @@ class Inventory:
         return None
 
     @classmethod
+    def require(cls, path: Path) -> Inventory:
+        """An inventory that must be there. Raises StoreError."""
+        inventory = cls.open(path)
+        if inventory is None:
+            raise StoreError("the inventory of this store cannot be read; scan it again")
+        return inventory
+
+    @classmethod
     def build(cls, path: Path) -> Inventory:
         """A new, empty inventory in a file beside `path`; `finish_build` puts it in place."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +166,9 @@ class Inventory:
         connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA locking_mode=EXCLUSIVE;")
         connection.executescript(_TABLES)
         connection.execute("BEGIN")
-        return cls(path, connection)
+        inventory = cls(path, connection)
+        inventory.first_id = _after_last_id(path)
+        return inventory
 
     def finish_build(self) -> None:
         """Indexes, fsync, rename into place. The connection is closed."""
@@ -273,6 +294,14 @@ class Inventory:
 def make_owner(ident: int, folder: str, levels: str, model: str, kv_rank: int, group: int | None, suffix: str) -> Owner:
     lengths = tuple(int(part) for part in levels.split(",")) if levels else ()
     return Owner(ident, folder, lengths, model, kv_rank, group, suffix, bool(folder) or suffix == "tmp")
+
+
+def _after_last_id(path: Path) -> int:
+    old = Inventory.open(path)
+    if old is None:
+        return 1
+    with old:
+        return int(old.db.execute("SELECT coalesce(max(id), 0) FROM record").fetchone()[0]) + 1
 
 
 def remove_inventory(path: Path) -> None:

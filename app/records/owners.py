@@ -10,7 +10,7 @@ from typing import NamedTuple
 from app.lmcache.object_keys import ParsedName, folder_kind, parse_name
 from app.records.classify import Context, OwnerJudge
 from app.records.facts import Judgement
-from app.records.inventory_file import Cohort, Inventory, Owner, make_owner
+from app.records.inventory_file import Cohort, Identity, Inventory, Owner, make_owner
 
 # A file name of the usual form ends with 64 hex digits and ".data"; what stands before them names the owner.
 HASH_AT, SUFFIX_AT = -69, -5
@@ -52,7 +52,7 @@ class OwnerBook:
         self._context = context
         self._temp_dirs = temp_dirs
         self._known: dict[int, KnownOwner] = {}
-        self._by_identity: dict[tuple[str, str, str, int, int | None, str], KnownOwner] = {}
+        self._by_identity: dict[Identity, KnownOwner] = {}
         self._heads: dict[tuple[str, str], dict[str, KnownOwner]] = {}
         self.salts = {text: ident for ident, text in inventory.salts().items() if ident}
         self.cohorts = inventory.cohorts()
@@ -73,21 +73,11 @@ class OwnerBook:
 
     def place(self, folder: str) -> Place | None:
         """What a directory is to records; None when nothing in it can be one."""
-        if not folder:
-            return Place("", "", "", "", self._heads.setdefault(("", ""), {}))
-        kind = folder_kind(folder, self._temp_dirs)
-        if kind is None:
+        found = split_folder(folder, self._temp_dirs)
+        if found is None:
             return None
-        parts = folder.split("/")
-        cut = len(parts)
-        length = 0
-        while length < len(kind.hash_prefix):
-            cut -= 1
-            length += len(parts[cut])
-        temp_folder = "/".join(parts[:cut])
-        levels = ",".join(str(len(part)) for part in parts[cut:])
-        heads = self._heads.setdefault((temp_folder, levels), {})
-        return Place(folder, temp_folder, levels, kind.hash_prefix, heads)
+        temp_folder, levels, prefix = found
+        return Place(folder, temp_folder, levels, prefix, self._heads.setdefault((temp_folder, levels), {}))
 
     def parse(self, place: Place, base: str) -> tuple[KnownOwner, int, bytes] | None:
         """The slow way from a name: (owner, salt id, hash), or None when it is no record. Learns its head."""
@@ -127,15 +117,14 @@ class OwnerBook:
 
     def _add(self, owner: Owner) -> KnownOwner:
         known = self._known[owner.id] = KnownOwner(owner, self._context)
-        levels = ",".join(str(length) for length in owner.levels)
-        self._by_identity[owner.folder, levels, owner.model, owner.kv_rank, owner.group, owner.suffix] = known
+        self._by_identity[owner.identity] = known
         return known
 
     def _begin(self) -> None:
         if not self._db.in_transaction:
             self._db.execute("BEGIN IMMEDIATE")
 
-    def _insert_owner(self, identity: tuple[str, str, str, int, int | None, str]) -> KnownOwner:
+    def _insert_owner(self, identity: Identity) -> KnownOwner:
         self._begin()
         cursor = self._db.execute(
             "INSERT INTO owner (folder, levels, model, kv_rank, object_group, suffix) VALUES (?, ?, ?, ?, ?, ?)",
@@ -172,6 +161,22 @@ class OwnerBook:
         self.cohorts[ident] = cohort
         known.cohort_ids.add(ident)
         return cohort
+
+
+def split_folder(folder: str, temp_dirs: tuple[str, ...]) -> tuple[str, str, str] | None:
+    """(temporary directory or "", lengths of hash sub-directories, the prefix they are); None: no record lies there."""
+    if not folder:
+        return "", "", ""
+    kind = folder_kind(folder, temp_dirs)
+    if kind is None:
+        return None
+    parts = folder.split("/")
+    cut = len(parts)
+    length = 0
+    while length < len(kind.hash_prefix):
+        cut -= 1
+        length += len(parts[cut])
+    return "/".join(parts[:cut]), ",".join(str(len(part)) for part in parts[cut:]), kind.hash_prefix
 
 
 def new_cohort_id(used: Iterable[int], *, mixed: bool) -> int:

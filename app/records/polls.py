@@ -16,6 +16,8 @@ from app.lmcache.object_keys import encode_model
 Owner = tuple[str, int]
 # Two process start times that differ by less are one start: exporters round.
 _SAME_START_SECONDS = 2.0
+# The offset comes from a Date header of whole seconds: a start is taken as that much later than it seems.
+_OFFSET_ERROR = 0.5
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def span_of(row: Any) -> PollSpan:
 
 
 def _moved(start: float | None, offset: float | None) -> float | None:
-    return None if start is None or offset is None else start + offset
+    return None if start is None or offset is None else start + offset + _OFFSET_ERROR
 
 
 @lru_cache(maxsize=4096)

@@ -7,10 +7,11 @@ however many records there are.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,17 +35,19 @@ Walk = Iterable[tuple[str, Entries]]
 #: Called after each batch with the number of files seen; raises to stop the scan.
 Tick = Callable[[int], None]
 
-_INSERT = (
+INSERT_ROW = (
     "INSERT INTO record (cohort, owner, salt, hash, size, mtime, ctime, atime, inode, flags)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_INSERT_NUMBERED = INSERT_ROW.replace("(cohort", "(id, cohort").replace("(?", "(?, ?")
 _SELECT = "SELECT owner, salt, hash, size, mtime, ctime, atime, inode, flags, id, cohort FROM record ORDER BY id"
 _SELECT_ONE = (
     "SELECT owner, salt, hash, size, mtime, ctime, atime, inode, flags, id, cohort FROM record"
     " WHERE cohort=? AND substr(hash, 1, 8)=?"
 )
 _FACTS = 9
-_ID, _COHORT = 9, 10
+#: Where a stored row has its size, its modification time, its id and its cohort.
+SIZE, MTIME, ID, COHORT = 3, 4, 9, 10
 
 
 @dataclass
@@ -70,13 +73,14 @@ def full_scan(walk: Walk, inventory: Inventory, book: OwnerBook, tick: Tick) -> 
     db = inventory.db
     counts: Counter[int] = Counter()
     mixed: Counter[int] = Counter()
+    numbers = itertools.count(inventory.first_id)
     for rows in _rows(walk, book, totals, tick):
-        placed = [(book.cohort(book.owner(row[0]), row[4], row[3]), *row) for row in rows]
-        counts.update(row[0] for row in placed)
+        placed = [(next(numbers), book.cohort(book.owner(row[0]), row[4], row[3]), *row) for row in rows]
+        counts.update(row[1] for row in placed)
         for row in placed:
-            if row[0] < 0:
-                mixed[row[0]] += row[4]
-        db.executemany(_INSERT, placed)
+            if row[1] < 0:
+                mixed[row[1]] += row[5]
+        db.executemany(_INSERT_NUMBERED, placed)
     totals.added = totals.records
     for cohort in book.cohorts.values():
         cohort.records = counts[cohort.id]
@@ -85,7 +89,7 @@ def full_scan(walk: Walk, inventory: Inventory, book: OwnerBook, tick: Tick) -> 
     return totals
 
 
-def re_scan(walk: Walk, inventory: Inventory, book: OwnerBook, tick: Tick, unreadable: Sequence[bytes] = ()) -> Totals:
+def re_scan(walk: Walk, inventory: Inventory, book: OwnerBook, tick: Tick, unreadable: Iterable[bytes] = ()) -> Totals:
     """Brings an inventory in step with the directory; small transactions, readers are never blocked.
 
     `unreadable` is filled by the walk: what lies in those directories is not taken for gone.
@@ -113,10 +117,10 @@ def drop_doubles(inventory: Inventory, since_ns: int) -> int:
         ).fetchall()
         for ident, owner, salt, chunk_hash in rows:
             for other in find_rows(inventory.db, _cohorts_of(inventory, owner), (owner, salt, chunk_hash)):
-                if other[_ID] < ident:
+                if other[ID] < ident:
                     with inventory.write() as db:
-                        db.execute("DELETE FROM record WHERE id=?", (other[_ID],))
-                        inventory.move_cohort_counts([(-1, -other[3], *_bounds(other[3], other[4]), other[_COHORT])])
+                        db.execute("DELETE FROM record WHERE id=?", (other[ID],))
+                        inventory.move_cohort_counts([(-1, -other[3], *_bounds(other[3], other[4]), other[COHORT])])
                     dropped += 1
     return dropped
 
@@ -199,7 +203,7 @@ class _Merge:
         rest = list(by_key.values())
         # Rows that waited a whole batch are left behind; the younger ones may still come.
         keep = max(0, len(rest) - BATCH)
-        self._passed.update(stored[_ID] for stored in rest[:keep])
+        self._passed.update(stored[ID] for stored in rest[:keep])
         self._window = rest[keep:]
         added: list[Row] = []
         for row in left:
@@ -207,10 +211,10 @@ class _Merge:
             if found is None:
                 added.append(row)
                 continue
-            if found[_ID] in self._passed:
-                self._passed.discard(found[_ID])
+            if found[ID] in self._passed:
+                self._passed.discard(found[ID])
             else:
-                self._ahead.add(found[_ID])
+                self._ahead.add(found[ID])
             if found[:_FACTS] != row:
                 changed.append((found, row))
         if added or changed:
@@ -225,8 +229,8 @@ class _Merge:
         if self._ahead:
             kept = []
             for stored in rows:
-                if stored[_ID] in self._ahead:
-                    self._ahead.discard(stored[_ID])
+                if stored[ID] in self._ahead:
+                    self._ahead.discard(stored[ID])
                 else:
                     kept.append(stored)
             return kept
@@ -240,18 +244,18 @@ class _Merge:
         book, totals = self._book, self._totals
         self._begin()
         placed = [(book.cohort(book.owner(row[0]), row[4], row[3]), *row) for row in added]
-        self._db.executemany(_INSERT, placed)
+        self._db.executemany(INSERT_ROW, placed)
         for row in placed:
             self._count(row[0], +1, row[4], row[5])
         for stored, now in changed:
             cohort = book.cohort(book.owner(now[0]), now[4], now[3])
             updated = self._db.execute(
                 "UPDATE record SET cohort=?, size=?, mtime=?, ctime=?, atime=?, inode=?, flags=? WHERE id=?",
-                (cohort, *now[3:], stored[_ID]),
+                (cohort, *now[3:], stored[ID]),
             )
             if updated.rowcount != 1:
                 continue  # a run of ours took it out meanwhile
-            self._count(stored[_COHORT], -1, stored[3], stored[4])
+            self._count(stored[COHORT], -1, stored[3], stored[4])
             self._count(cohort, +1, now[3], now[4])
             # A moved access time alone is no change of the record.
             if stored[3:6] != now[3:6] or stored[7] != now[7]:
@@ -279,11 +283,11 @@ class _Merge:
         )
         self._moves.clear()
 
-    def finish(self, unreadable: Sequence[bytes]) -> None:
+    def finish(self, unreadable: Iterable[bytes]) -> None:
         """Rows that no file matched are gone from the directory."""
-        gone = self._passed | {stored[_ID] for stored in self._window}
+        gone = self._passed | {stored[ID] for stored in self._window}
         while rows := self._fetch(BATCH):
-            gone.update(stored[_ID] for stored in rows)
+            gone.update(stored[ID] for stored in rows)
         hidden = tuple(os.fsdecode(folder) + "/" for folder in unreadable)
         ids = sorted(gone)
         for at in range(0, len(ids), BATCH):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.scheduling.schemas import ApiModel, InputModel, WorkView
+from app.shapes import ApiModel, InputModel, WorkView
 
 RecordClass = Literal["current", "incompatible", "corrupt", "unreachable", "temporary", "foreign", "unverified"]
 

@@ -6,14 +6,35 @@ and growth. No session is open while a directory is walked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
 from app.clock import Clock
 from app.database import Database
+from app.errors import BadToken, Conflict, NotFound
 from app.fleet.service import FleetService
+from app.fleet.targets import StoreTarget
+from app.lmcache.object_keys import encode_model, parse_name
+from app.paging import decode_cursor, encode_cursor
+from app.records import epochs as epoch_rows
+from app.records.changes import add_facts, remove_names
+from app.records.classify import Context, Sample, classify, learn_sizes
+from app.records.detail import record_detail
 from app.records.facts import FileFact, Judgement, SelectedRecord
 from app.records.filters import Order, RecordFilter
+from app.records.inventory_file import HARD_LINKS, Inventory, remove_inventory
+from app.records.judging import judge_inventory
+from app.records.knowledge import Knowledge, KnowledgeSource
+from app.records.query import Reader, RecordRow
+from app.records.scan_work import alignments, inventory_lock
+from app.records.scans import ScanDesk
 from app.records.schemas import (
     EpochInput,
     EpochsView,
@@ -24,11 +45,16 @@ from app.records.schemas import (
     ScanView,
     SummaryView,
 )
+from app.records.store_summary import growth_points, store_summary
+from app.records.tables import ClearedEpisode, LayoutEpoch, RecordHold, RemovedByRuns
+from app.records.timeline import NS
+from app.records.views import record_id, record_view, split_record_id
 from app.scheduling.runner import WorkRunner
-from app.scheduling.schemas import Page
-from app.scheduling.service import StartedWork
 from app.settings import Settings
+from app.shapes import Page
 from app.telemetry.service import TelemetryService
+
+_HOLD_BATCH = 500
 
 
 class RecordsService:
@@ -44,32 +70,59 @@ class RecordsService:
         fleet: FleetService,
         telemetry: TelemetryService,
         audit: AuditService,
+        rest: Callable[[float], None] = time.sleep,
     ) -> None:
         self._db = db
         self._clock = clock
-        self._settings = settings
-        self._runner = runner
+        self._directory = settings.data_dir / "inventory"
         self._fleet = fleet
         self._telemetry = telemetry
         self._audit = audit
+        self._knowledge = KnowledgeSource(db=db, clock=clock, settings=settings, fleet=fleet, telemetry=telemetry)
+        self._scans = ScanDesk(
+            db=db,
+            clock=clock,
+            runner=runner,
+            fleet=fleet,
+            audit=audit,
+            knowledge=self._knowledge,
+            path_of=self.inventory_path,
+            poll_seconds=settings.poll_seconds,
+            rest=rest,
+        )
+        fleet.on_forget(self._forget)
+
+    def inventory_path(self, store_id: int) -> Path:
+        """Where a store's inventory is kept."""
+        return self._directory / f"store-{store_id}.db"
 
     # scans
 
     def start_scan(self, store_id: int, *, actor: str, gentle: bool = False) -> ScanView:
         """Queues a scan and submits it. Raises NotFound; Conflict while another scan of the store is active."""
-        raise NotImplementedError
+        return self._scans.start(store_id, actor=actor, gentle=gentle)
 
     def get_scan(self, scan_id: int) -> ScanView:
         """Raises NotFound."""
-        raise NotImplementedError
+        return self._scans.get(scan_id)
 
     def list_scans(self, *, page_size: int, page_token: str | None, store_id: int | None = None) -> Page[ScanView]:
         """Newest first. Raises NotFound for an unknown store."""
-        raise NotImplementedError
+        return self._scans.page(page_size=page_size, page_token=page_token, store_id=store_id)
 
     def cancel_scan(self, scan_id: int, *, actor: str) -> ScanView:
-        """Asks a scan to stop; a first scan that is stopped leaves no inventory, a re-scan leaves the one before."""
-        raise NotImplementedError
+        """Asks a scan to stop; a first scan that is stopped leaves no inventory, a re-scan leaves what it had done."""
+        return self._scans.cancel(scan_id, actor=actor)
+
+    def scanned_at(self, store_id: int) -> float | None:
+        """When the inventory was last compared with the disk; None = never."""
+        self._fleet.store_target(store_id)
+        inventory = Inventory.open(self.inventory_path(store_id))
+        if inventory is None:
+            return None
+        with inventory:
+            at = inventory.meta().get("scanned_at")
+        return None if at is None else float(at)
 
     # the inventory
 
@@ -77,93 +130,360 @@ class RecordsService:
         self, store_id: int, where: RecordFilter, *, order: Order, page_size: int, page_token: str | None
     ) -> Page[RecordView]:
         """One page. With a free text that is rare, a page may be short (or empty) and still have a next one."""
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        name = f"records|{store_id}|{order}|{where.text()}"
+        after = decode_cursor(name, page_token) if page_token else None
+        inventory = self._judged(store)
+        if inventory is None:
+            return Page(items=[], next_page_token=None)
+        ids = self._epoch_ids(store_id)
+        with inventory:
+            try:
+                page = self._reader(inventory, ids).page(where, order, page_size, after)
+            except ValueError as error:
+                raise BadToken("page_token is damaged; start again without it") from error
+        names = self._known_names(store_id)
+        held = self._held_of(store_id, [row.name for row in page.rows])
+        return Page(
+            items=[record_view(store_id, row, ids, names, held) for row in page.rows],
+            next_page_token=encode_cursor(name, page.position) if page.position is not None else None,
+        )
 
-    def count_records(self, store_id: int, where: RecordFilter, *, limit: int = 100_000) -> tuple[int, int, bool]:
-        """(records, bytes, exact): exact is False when counting stopped at `limit` (show "≥ n")."""
-        raise NotImplementedError
+    def count_records(self, store_id: int, where: RecordFilter, *, limit: int = 20_000) -> tuple[int, int, bool]:
+        """(records, bytes, exact): exact is False when counting stopped after looking at `limit` rows (show "≥ n")."""
+        store = self._fleet.store_target(store_id)
+        inventory = self._judged(store)
+        if inventory is None:
+            return 0, 0, True
+        with inventory:
+            return self._reader(inventory, self._epoch_ids(store_id)).count(where, limit)
 
     def get_record(self, record_id: str) -> RecordDetail:
         """By the outside id. Raises NotFound for anything that names nothing."""
-        raise NotImplementedError
+        store_id, row_id = split_record_id(record_id)
+        try:
+            store = self._fleet.store_target(store_id)
+        except NotFound:
+            raise NotFound.of("record", record_id[:80]) from None
+        inventory = self._judged(store)
+        if inventory is None:
+            raise NotFound.of("record", record_id[:80])
+        ids = self._epoch_ids(store_id)
+        with inventory:
+            row = self._reader(inventory, ids).get(row_id)
+            if row is None:
+                raise NotFound.of("record", record_id[:80])
+            context = self._with_sizes(inventory, self._knowledge.load(store).context)
+        view = record_view(store_id, row, ids, self._known_names(store_id), self._held_of(store_id, [row.name]))
+        return record_detail(view, row, context)
 
     def export_records(self, store_id: int, where: RecordFilter) -> Iterator[RecordView]:
         """All matching records, streamed. Raises NotFound at once."""
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        return self._export(store, where)
+
+    def _export(self, store: StoreTarget, where: RecordFilter) -> Iterator[RecordView]:
+        inventory = self._judged(store)
+        if inventory is None:
+            return
+        ids, names = self._epoch_ids(store.id), self._known_names(store.id)
+        held = frozenset(name.decode("utf-8", "surrogateescape") for name in self.held_names(store.id))
+        with inventory:
+            for row in self._reader(inventory, ids).stream(where):
+                yield record_view(store.id, row, ids, names, held)
 
     def summary(self, store_id: int) -> SummaryView:
         """Raises NotFound. A store that was never scanned has state `never_scanned` and nulls, not zeros."""
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        known = self._judge_if_stale(store)
+        alarms = known.timeline.alarms if known is not None else self._knowledge.load(store).timeline.alarms
+        return store_summary(
+            store,
+            self.inventory_path(store_id),
+            db=self._db,
+            telemetry=self._telemetry,
+            alarms=alarms,
+            names=self._known_names(store_id),
+        )
 
     def growth(self, store_id: int, *, points: int = 200) -> list[GrowthPointView]:
-        """Bytes by class at the end of each scan, oldest first."""
-        raise NotImplementedError
+        """Bytes by class at the end of each scan, oldest first. Raises NotFound."""
+        self._fleet.store_target(store_id)
+        return growth_points(self._db, store_id, points)
 
     # epochs
 
     def epochs(self, store_id: int) -> EpochsView:
         """Observed layouts and what operators said, newest first. Raises NotFound."""
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        known = self._knowledge.load(store)
+        with self._db.write() as session:
+            epoch_rows.sync_observed(session, store_id, known.timeline, self._clock())
+        counts: dict[tuple[str, int, str], tuple[int, int]] = {}
+        inventory = self._judged(store)
+        if inventory is not None:
+            with inventory:
+                owners = inventory.owners()
+                for cohort in inventory.cohorts().values():
+                    owner = owners[cohort.owner]
+                    key = (owner.model, owner.judged.world_size, cohort.epoch or "")
+                    before = counts.get(key, (0, 0))
+                    counts[key] = (before[0] + cohort.records, before[1] + cohort.bytes)
+        items = epoch_rows.epoch_views(self._epoch_rows(store_id), counts)
+        return EpochsView(items=items, alarms=list(known.timeline.alarms))
 
     def add_epoch(self, store_id: int, body: EpochInput, *, actor: str) -> EpochView:
         """Declares a generation or adopts what was there before. Raises NotFound, InvalidInput, Conflict."""
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        timeline = self._knowledge.load(store).timeline
+        row = epoch_rows.new_act(body, store_id, timeline, self._models(store_id), actor=actor, now=self._clock())
+        with self._db.write() as session:
+            session.add(row)
+            session.flush()
+            self._audit.record(
+                session,
+                actor=actor,
+                action=f"epoch.{body.kind}",
+                target_kind="store",
+                target_id=store_id,
+                detail={"epoch": row.id, "model": row.display_model, "reason": body.reason},
+            )
+        self.on_layout_change(store_id)
+        return next(view for view in self.epochs(store_id).items if view.id == str(row.id))
 
     def undo_epoch(self, store_id: int, epoch_id: int, *, actor: str) -> None:
         """Takes a declaration or adoption back. Raises NotFound; Conflict for an observed epoch."""
-        raise NotImplementedError
+        self._fleet.store_target(store_id)
+        with self._db.write() as session:
+            row = session.get(LayoutEpoch, epoch_id)
+            if row is None or row.store_id != store_id:
+                raise NotFound.of("epoch", epoch_id)
+            if row.kind == "observed":
+                raise Conflict("an observed layout cannot be undone; only what was declared or adopted can")
+            self._audit.record(
+                session,
+                actor=actor,
+                action=f"epoch.undo_{row.kind}",
+                target_kind="store",
+                target_id=store_id,
+                detail={"epoch": epoch_id, "model": row.display_model},
+            )
+            session.delete(row)
+        self.on_layout_change(store_id)
 
     # for cleanup
 
     def select_records(self, store_id: int, where: RecordFilter, *, lru: bool = False) -> Iterator[SelectedRecord]:
         """Matching records with the facts of the last scan, judged by the layouts known now. Never foreign files.
 
-        `lru`: least recently used first (by access time, or by modification where that is later), else by inventory.
+        `lru`: least recently used first (by the later of last access and last write), else by inventory.
         Streams; memory stays flat at a million records. Raises NotFound.
         """
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        return self._select(store, where, lru=lru)
+
+    def _select(self, store: StoreTarget, where: RecordFilter, *, lru: bool) -> Iterator[SelectedRecord]:
+        inventory = self._judged(store)
+        if inventory is None:
+            return
+        names = self._known_names(store.id)
+        with inventory:
+            device = int(inventory.meta().get("device") or 0)
+            reader = self._reader(inventory, self._epoch_ids(store.id))
+            for row in reader.stream(where, "accessed_at" if lru else None):
+                yield _selected(store.id, row, device, names)
 
     def classify_now(self, store_id: int, facts: Sequence[FileFact]) -> list[Judgement]:
         """Judges files by the layouts known at this moment, in the given order (RULES.md R1: the class *now*).
 
         A name that does not parse is `foreign`; so is anything that is not a regular file.
         """
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        known = self._knowledge.load(store)
+        context = known.context
+        inventory = Inventory.open(self.inventory_path(store_id))
+        if inventory is not None:
+            with inventory:
+                context = self._with_sizes(inventory, context)
+        return [classify(fact, parse_name(fact.name, known.temp_dirs), context) for fact in facts]
 
     def records_removed(self, store_id: int, names: Iterable[bytes]) -> None:
         """Cleanup says: these left the directory by a run of ours. They leave the inventory and are not "vanished"."""
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        inventory = Inventory.open(self.inventory_path(store_id))
+        if inventory is None:
+            return
+        with inventory:
+            records, size = remove_names(inventory, names, self._knowledge.temp_dirs(store))
+        with self._db.write() as session:
+            row = session.get(RemovedByRuns, store_id)
+            if row is None:
+                row = RemovedByRuns(store_id=store_id, records=0, bytes=0)
+                session.add(row)
+            row.records += records
+            row.bytes += size
 
     def records_restored(self, store_id: int, facts: Sequence[FileFact], *, reason: str, actor: str) -> None:
         """Cleanup says: these are back. They enter the inventory and are held."""
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        now = self._clock()
+        with self._db.write() as session:
+            for fact in facts:
+                session.merge(RecordHold(store_id=store_id, name=fact.name, reason=reason, actor=actor, at=now))
+        path = self.inventory_path(store_id)
+        with inventory_lock(path) as mine:
+            # While a scan is under way the scan finds them, or the next one does.
+            inventory = Inventory.open(path) if mine else None
+            if inventory is not None:
+                known = self._knowledge.load(store)
+                with inventory:
+                    context = judge_inventory(inventory, known.context, alignments(None))
+                    add_facts(inventory, facts, context, known.temp_dirs)
 
     def held_names(self, store_id: int) -> frozenset[bytes]:
         """Names that no schedule takes."""
-        raise NotImplementedError
+        with self._db.read() as session:
+            return frozenset(session.scalars(select(RecordHold.name).where(RecordHold.store_id == store_id)))
 
     def release_holds(self, store_id: int, names: Iterable[bytes] | None = None, *, actor: str) -> int:
         """Ends holds (all of a store without `names`); returns how many."""
-        raise NotImplementedError
+        self._fleet.store_target(store_id)
+        released = 0
+        chosen = None if names is None else list(names)
+        with self._db.write() as session:
+            gone = delete(RecordHold).where(RecordHold.store_id == store_id)
+            if chosen is None:
+                released = int(session.execute(gone).rowcount)  # type: ignore[attr-defined]
+            else:
+                for at in range(0, len(chosen), _HOLD_BATCH):
+                    batch = gone.where(RecordHold.name.in_(chosen[at : at + _HOLD_BATCH]))
+                    released += int(session.execute(batch).rowcount)  # type: ignore[attr-defined]
+            self._audit.record(
+                session,
+                actor=actor,
+                action="hold.release",
+                target_kind="store",
+                target_id=store_id,
+                detail={"records": released},
+            )
+        return released
 
     def mark_cleared(self, store_id: int, model_name: str, world_size: int | None, at: float) -> None:
         """Cleanup says: L2, L1 and L0 were cleared of wrong records of this model at this time (RULES.md C8, R4)."""
-        raise NotImplementedError
-
-    def scanned_at(self, store_id: int) -> float | None:
-        """When the inventory was last compared with the disk; None = never."""
-        raise NotImplementedError
+        self._fleet.store_target(store_id)
+        with self._db.write() as session:
+            session.add(
+                ClearedEpisode(store_id=store_id, model_name=encode_model(model_name), world_size=world_size, at=at)
+            )
+        self.on_layout_change(store_id)
 
     # hooks
 
     def on_layout_change(self, store_id: int) -> None:
         """Judges the inventory anew after polls showed another layout; touches no file of the store."""
-        raise NotImplementedError
+        store = self._fleet.store_target(store_id)
+        known = self._judge_if_stale(store, force=True) or self._knowledge.load(store)
+        with self._db.write() as session:
+            epoch_rows.sync_observed(session, store_id, known.timeline, self._clock())
 
-    def fire(self, store_id: int, options: object, actor: str) -> StartedWork | None:
-        """One firing of a scan schedule."""
-        raise NotImplementedError
+    def _forget(self, session: Session, kind: str, target_id: int) -> None:
+        if kind == "server":
+            self._knowledge.forget_server(session, target_id)
+        elif kind == "store":
+            remove_inventory(self.inventory_path(target_id))
 
-    def check_schedule(self, store_id: int, options: object) -> None:
-        """Raises NotFound when there is no such store, InvalidInput for unknown options."""
-        raise NotImplementedError
+    # judging
+
+    def _judged(self, store: StoreTarget) -> Inventory | None:
+        """The inventory, judged by the polls up to now; the caller closes it."""
+        self._judge_if_stale(store)
+        return Inventory.open(self.inventory_path(store.id))
+
+    def _judge_if_stale(self, store: StoreTarget, *, force: bool = False) -> Knowledge | None:
+        """Judges anew when a poll, or somebody's word, came since it was judged last; what is then known, or None."""
+        path = self.inventory_path(store.id)
+        inventory = Inventory.open(path)
+        if inventory is None:
+            return None
+        with inventory:
+            meta = inventory.meta()
+            latest, acts = self._knowledge.latest_poll(store), self._knowledge.acts_version(store.id)
+            fresh = (meta.get("judged_poll"), meta.get("judged_acts")) == (latest, acts)
+            # Without polls only ages move: now and then is enough.
+            old = self._clock() - float(meta.get("judged_at") or 0.0) > self._knowledge.fresh_seconds
+            if fresh and not old and not force:
+                return None
+            with inventory_lock(path) as mine:
+                if not mine:
+                    return None  # a scan is under way and judges at its end
+                known = self._knowledge.load(store)
+                judge_inventory(inventory, known.context, alignments(None))
+                with inventory.write():
+                    inventory.set_meta(judged_at=known.built_at, judged_poll=known.newest_poll, judged_acts=acts)
+                return known
+
+    def _with_sizes(self, inventory: Inventory, context: Context) -> Context:
+        owners = inventory.owners()
+        samples = [
+            Sample(owners[c.owner].judged, c.min_mtime, c.size, c.records)
+            for c in inventory.cohorts().values()
+            if c.records > 0
+        ]
+        return replace(context, sizes=learn_sizes(samples, context, alignments(None)))
+
+    # small things
+
+    def _reader(self, inventory: Inventory, ids: dict[str, int]) -> Reader:
+        return Reader(inventory, round(self._clock() * NS), epochs=ids)
+
+    def _epoch_rows(self, store_id: int) -> list[LayoutEpoch]:
+        with self._db.read() as session:
+            return list(session.scalars(select(LayoutEpoch).where(LayoutEpoch.store_id == store_id)))
+
+    def _epoch_ids(self, store_id: int) -> dict[str, int]:
+        return epoch_rows.epoch_ids(self._epoch_rows(store_id))
+
+    def _known_names(self, store_id: int) -> dict[str, str]:
+        """Model names by how record names spell them, as servers were seen to use them."""
+        with self._db.read() as session:
+            query = select(LayoutEpoch.model_name, LayoutEpoch.display_model).where(
+                LayoutEpoch.store_id == store_id, LayoutEpoch.kind == "observed"
+            )
+            return dict(session.execute(query).tuples().all())
+
+    def _models(self, store_id: int) -> set[str]:
+        inventory = Inventory.open(self.inventory_path(store_id))
+        if inventory is None:
+            return set()
+        with inventory:
+            return {owner.model for owner in inventory.owners().values() if not owner.temporary}
+
+    def _held_of(self, store_id: int, names: Sequence[str]) -> frozenset[str]:
+        wanted = [name.encode("utf-8", "surrogateescape") for name in names]
+        with self._db.read() as session:
+            found = session.scalars(
+                select(RecordHold.name).where(RecordHold.store_id == store_id, RecordHold.name.in_(wanted))
+            )
+            return frozenset(name.decode("utf-8", "surrogateescape") for name in found)
+
+
+def _selected(store_id: int, row: RecordRow, device: int, names: dict[str, str]) -> SelectedRecord:
+    key = row.owner.key(row.chunk_hash, row.salt)
+    known = names.get(row.owner.model)
+    return SelectedRecord(
+        id=record_id(store_id, row.id),
+        fact=FileFact(
+            name=row.name.encode(),
+            size=row.size,
+            mtime_ns=row.mtime,
+            ctime_ns=row.ctime,
+            atime_ns=row.atime,
+            inode=row.inode if row.inode >= 0 else row.inode + 2**64,
+            device=device,
+            nlink=2 if row.flags & HARD_LINKS else 1,
+            mode=stat.S_IFREG | 0o600,
+        ),
+        key=replace(key, model_name=known) if known is not None else key,
+        cls=row.cohort.cls,
+        reason=row.cohort.reason,
+    )

@@ -36,6 +36,7 @@ class Scan(WorkColumns, Base):
     vanished: Mapped[int] = mapped_column(default=0)  # and no run of ours removed them: the adapter, or somebody
     vanished_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     removed_by_runs: Mapped[int] = mapped_column(default=0)  # since the scan before
+    removed_by_runs_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     unreadable: Mapped[list[str]] = mapped_column(JSON, default=list)  # sub-directories, with the reason
     walk_seconds: Mapped[float | None] = mapped_column(default=None)
     clock_difference: Mapped[float | None] = mapped_column(default=None)  # file system minus panel, seconds
@@ -46,7 +47,8 @@ class Scan(WorkColumns, Base):
 class LayoutEpoch(Base):
     """A layout of one (store, model, world size) as seen on servers, or what an operator said of a model.
 
-    kind `observed`: upserted from the timeline; `fingerprint` is the identity, so A → B → A is two rows, not three.
+    kind `observed`: upserted from the timeline by `variant`, so A → B → A is two rows, not three. Records refer to
+    layouts by `fingerprint`: two variants with one fingerprint write the same bytes.
     kind `declare`: a generation that starts at `effective_at`. kind `adopt`: what was there before is the layout in
     `layouts` ([{world_size, layout, fingerprint, until, same_as: [fingerprints]}]). Undoing deletes the row.
     `model_name` is the name as it stands in record names (``-SEP-`` for ``/``); `display_model` what people see.
@@ -62,6 +64,7 @@ class LayoutEpoch(Base):
     display_model: Mapped[str]
     world_size: Mapped[int | None] = mapped_column(default=None)
     fingerprint: Mapped[str | None] = mapped_column(default=None)
+    variant: Mapped[str | None] = mapped_column(default=None)  # of all fields, also those that do not decide bytes
     layout: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     spans: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)  # when it was possible, when certain
     live: Mapped[bool] = mapped_column(default=False)
@@ -120,6 +123,7 @@ class RemovedByRuns(Base):
 
     store_id: Mapped[int] = mapped_column(ForeignKey("store.id", ondelete="CASCADE"), primary_key=True)
     records: Mapped[int] = mapped_column(default=0)
+    bytes: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class GrowthPoint(Base):

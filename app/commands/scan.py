@@ -1,0 +1,126 @@
+"""`tierkeeper scan STORE|DIRECTORY`: works without a running panel, and beside one.
+
+A directory's inventory is kept in the data directory, so that a second scan is a re-scan; nothing is written into the
+directory itself, and without servers to ask only names, ages and empty files can be judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from app.clock import system_clock
+from app.errors import InvalidInput, NotFound, TierkeeperError
+from app.settings import Settings, load_settings
+
+
+def scan_command(target: str, *, as_json: bool = False, gentle: bool = False) -> int:
+    """Scans and prints the summary; returns the exit status (0 succeeded, 3 otherwise).
+
+    A target with a ``/`` (or that starts with ``.``) is a directory; else a store's name or id, and only where there is
+    no such store a directory of the working directory. Raises InvalidInput for what is neither.
+    """
+    if "/" in target or target.startswith("."):
+        return _directory(target, as_json=as_json, gentle=gentle)
+    try:
+        return _store(target, as_json=as_json, gentle=gentle)
+    except NotFound:
+        if Path(target).is_dir():
+            return _directory(target, as_json=as_json, gentle=gentle)
+        raise InvalidInput.field(
+            "STORE|DIRECTORY", f"{target!r} is neither a store (by name or id) nor a directory here"
+        ) from None
+
+
+def _store(target: str, *, as_json: bool, gentle: bool) -> int:
+    from app.commands.context import COMMAND_PRINCIPAL, command_services
+    from app.scheduling.work import ACTIVE_STATES, SUCCEEDED
+
+    with command_services() as services:
+        store_id = services.fleet.find("store", target)
+        scan = services.records.start_scan(store_id, actor=COMMAND_PRINCIPAL.actor, gentle=gentle)
+        while scan.state in ACTIVE_STATES:
+            time.sleep(0.2)  # a running panel may have claimed it first
+            scan = services.records.get_scan(int(scan.id))
+        if scan.state != SUCCEEDED:
+            raise TierkeeperError(f"the scan ended {scan.state}: {scan.error or 'no reason given'}")
+        summary = services.records.summary(store_id).model_dump(mode="json", by_alias=True)
+    _print(summary, as_json, title=target, seconds=scan.seconds, files=scan.files_seen)
+    return 0
+
+
+def _directory(target: str, *, as_json: bool, gentle: bool) -> int:
+    from app.records.directory_scan import scan_unregistered
+
+    settings = load_settings()
+    path = _resolved(target)
+    summary, outcome = scan_unregistered(
+        path,
+        inventory_path(settings, path),
+        clock=system_clock,
+        poll_seconds=settings.poll_seconds,
+        gentle=gentle,
+        on_progress=None if as_json or not sys.stderr.isatty() else _progress,
+    )
+    shown = summary.model_dump(mode="json", by_alias=True)
+    _print(shown, as_json, title=path, seconds=outcome.walk_seconds, files=outcome.totals.files)
+    return 0
+
+
+def inventory_path(settings: Settings, path: str) -> Path:
+    """Where the inventory of a directory is kept."""
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
+    return settings.data_dir.resolve() / "directories" / f"{name}.db"
+
+
+def _resolved(target: str) -> str:
+    try:
+        path = os.path.realpath(target, strict=True)
+        is_directory = stat.S_ISDIR(Path(path).stat().st_mode)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput.field("DIRECTORY", f"{target!r} cannot be used ({reason})") from error
+    if not is_directory:
+        raise InvalidInput.field("DIRECTORY", f"{target!r} is not a directory; give the directory of the records")
+    return path
+
+
+def _progress(files: int) -> None:
+    print(f"\r{files:,} files", end="", file=sys.stderr, flush=True)
+
+
+def _print(summary: dict[str, Any], as_json: bool, *, title: str, seconds: float | None, files: int) -> None:
+    if as_json:
+        print(json.dumps(summary))
+        return
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    took = f" in {seconds:.1f} s" if seconds is not None else ""
+    print(f"{title}: {summary['records']:,} records, {_size(summary['bytes'])} ({files:,} files seen{took})")
+    rows = [(cls, count) for cls, count in summary["by_class"].items() if count["records"]]
+    for cls, count in sorted(rows, key=lambda row: -row[1]["bytes"]):
+        print(f"  {cls:<14}{count['records']:>12,}  {_size(count['bytes']):>10}")
+    for reason, count in sorted(summary["by_reason"].items(), key=lambda row: -row[1]["records"]):
+        print(f"    {reason:<20}{count['records']:>12,}  {_size(count['bytes']):>10}")
+    room = summary["filesystem"]
+    if room["free_bytes"] is not None:
+        print(f"  free {_size(room['free_bytes'])} of {_size(room['total_bytes'])}")
+    for line in [*summary["alarms"], *(f"not readable: {name}" for name in summary["unreadable"])]:
+        print(f"  ! {line}")
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return "?"
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{size} B"

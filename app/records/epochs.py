@@ -1,0 +1,272 @@
+"""Epochs: layouts as servers showed them, and what operators declared or adopted."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.clock import iso, parse_iso
+from app.errors import Conflict, InvalidInput
+from app.lmcache.layouts import FieldKind, KVLayout, Verdict, compare_layouts
+from app.lmcache.object_keys import decode_model, encode_model
+from app.records.history import Presence
+from app.records.schemas import EpochInput, EpochView
+from app.records.tables import LayoutEpoch
+from app.records.timeline import BEFORE_FIRST_SEEN, EARLIEST, NS, ModelTimeline, StoreTimeline
+
+_MEANING = {
+    FieldKind.HARD: "decides bytes",
+    FieldKind.LABEL: "LMCache's name for the layout; decides only under one LMCache version",
+    FieldKind.SOFT: "test again",
+}
+
+
+def variant_of(layout: KVLayout) -> str:
+    """A layout with all its fields, also those that decide no bytes."""
+    return hashlib.sha256(layout.to_json().encode()).hexdigest()[:16]
+
+
+def sync_observed(session: Session, store_id: int, timeline: StoreTimeline, now: float) -> None:
+    """Brings the observed epochs of a store in step with its timelines; rows are never removed."""
+    rows = {
+        (row.model_name, row.world_size, row.variant): row
+        for row in session.scalars(
+            select(LayoutEpoch).where(LayoutEpoch.store_id == store_id, LayoutEpoch.kind == "observed")
+        )
+    }
+    for (model, world_size), line in timeline.models.items():
+        live = {line.layouts[number].fingerprint for number in line.live}
+        by_layout: dict[KVLayout, list[Presence]] = {}
+        for presence in line.presences:
+            by_layout.setdefault(presence.layout, []).append(presence)
+        listed = _listed_now(timeline, (model, world_size))
+        for layout, presences in by_layout.items():
+            variant = variant_of(layout)
+            row = rows.get((model, world_size, variant))
+            if row is None:
+                row = LayoutEpoch(
+                    store_id=store_id,
+                    kind="observed",
+                    model_name=model,
+                    display_model=layout.model_name,
+                    world_size=world_size,
+                    fingerprint=layout.fingerprint,
+                    variant=variant,
+                    layout=layout.to_dict(),
+                    created_at=now,
+                )
+                session.add(row)
+            spans = [_span(presence) for presence in presences]
+            is_live = layout in listed or (not listed and layout.fingerprint in live)
+            if (row.spans, row.live) != (spans, is_live):
+                row.spans, row.live = spans, is_live
+
+
+def _listed_now(timeline: StoreTimeline, owner: tuple[str, int]) -> set[KVLayout]:
+    return {
+        layout
+        for history in timeline.servers.values()
+        if history.latest is not None
+        for layout in history.latest.layouts.get(owner, ())
+    }
+
+
+def _span(presence: Presence) -> dict[str, Any]:
+    return {
+        "from": presence.start,
+        "until": presence.end if math.isfinite(presence.end) else None,
+        "first_listed": presence.first_listed,
+        "last_listed": presence.last_listed,
+    }
+
+
+def epoch_views(rows: Sequence[LayoutEpoch], counts: Mapping[tuple[str, int, str], tuple[int, int]]) -> list[EpochView]:
+    """Newest first. `counts`: records and bytes by (model, world size, fingerprint)."""
+    observed = sorted((row for row in rows if row.kind == "observed"), key=_started)
+    newest: dict[tuple[str, int | None, str | None], int] = {}
+    before: dict[tuple[str, int | None], LayoutEpoch] = {}
+    changes: dict[int, list[dict[str, Any]]] = {}
+    for row in observed:
+        newest[row.model_name, row.world_size, row.fingerprint] = row.id
+        previous = before.get((row.model_name, row.world_size))
+        changes[row.id] = _changes(previous, row)
+        before[row.model_name, row.world_size] = row
+    views: list[EpochView] = []
+    for row in rows:
+        records = size = 0
+        if row.kind == "observed" and newest[row.model_name, row.world_size, row.fingerprint] == row.id:
+            records, size = counts.get((row.model_name, row.world_size or 0, row.fingerprint or ""), (0, 0))
+        views.append(_view(row, changes.get(row.id, []), records, size))
+    return sorted(views, key=lambda view: view.possible_from or view.effective_at or view.created_at, reverse=True)
+
+
+def _started(row: LayoutEpoch) -> float:
+    return min((float(span["from"]) for span in row.spans), default=row.created_at)
+
+
+def _changes(old: LayoutEpoch | None, new: LayoutEpoch) -> list[dict[str, Any]]:
+    if old is None:
+        return []
+    found = compare_layouts(KVLayout.from_json(old.layout), KVLayout.from_json(new.layout))
+    return [
+        {
+            "field": item.field,
+            "old": item.old,
+            "new": item.new,
+            "kind": str(item.kind),
+            "meaning": _MEANING[item.kind]
+            if item.kind is not FieldKind.LABEL or found.verdict is not Verdict.DIFFERENT
+            else "decides bytes",
+        }
+        for item in found.differences
+    ]
+
+
+def _view(row: LayoutEpoch, changes: list[dict[str, Any]], records: int, size: int) -> EpochView:
+    spans = row.spans
+    ended = [span["until"] for span in spans]
+    return EpochView(
+        id=str(row.id),
+        kind=row.kind,
+        model_name=row.display_model,
+        world_size=row.world_size,
+        fingerprint=row.fingerprint,
+        layout=row.layout or None,
+        live=row.live,
+        possible_from=iso(min(span["from"] for span in spans)) if spans else None,
+        certain_from=iso(min(span["first_listed"] for span in spans)) if spans else None,
+        ended_at=iso(max(ended)) if spans and None not in ended else None,
+        spans=[{name: iso(value) for name, value in span.items()} for span in spans],
+        changes=changes,
+        records=records,
+        bytes=size,
+        effective_at=iso(row.effective_at),
+        reason=row.reason,
+        actor=row.actor,
+        created_at=iso(row.created_at) or "",
+    )
+
+
+def epoch_ids(rows: Iterable[LayoutEpoch]) -> dict[str, int]:
+    """{fingerprint: id of the newest observed epoch with it}."""
+    observed = sorted((row for row in rows if row.kind == "observed" and row.fingerprint), key=_started)
+    return {str(row.fingerprint): row.id for row in observed}
+
+
+# ---- what operators say ----
+
+
+def new_act(
+    body: EpochInput, store_id: int, timeline: StoreTimeline, models: Iterable[str], *, actor: str, now: float
+) -> LayoutEpoch:
+    """The row of a declaration or adoption. `models`: those with records in the store, as in record names.
+
+    Raises InvalidInput naming the field, or Conflict when there is nothing to adopt.
+    """
+    model = _model(body, timeline, models)
+    at = _effective_at(body, now)
+    row = LayoutEpoch(
+        store_id=store_id,
+        kind=body.kind,
+        model_name=model,
+        display_model=timeline.known_models().get(model) or decode_model(model),
+        reason=body.reason,
+        actor=actor,
+        created_at=now,
+    )
+    if body.kind == "declare":
+        row.effective_at = at if at is not None else _engines_start(timeline, model, now)
+    else:
+        row.layouts = _adopted(timeline, model, at)
+        row.effective_at = max(float(item["until"]) for item in row.layouts)
+    return row
+
+
+def _model(body: EpochInput, timeline: StoreTimeline, models: Iterable[str]) -> str:
+    known = sorted({*models, *timeline.known_models()})
+    if body.model_name is not None:
+        wanted = encode_model(body.model_name)
+        if wanted not in known:
+            shown = ", ".join(repr(decode_model(name)) for name in known) or "none"
+            raise InvalidInput.field("model_name", f"{body.model_name!r} is not a model of this store; known: {shown}")
+        return wanted
+    if len(known) != 1:
+        shown = ", ".join(repr(decode_model(name)) for name in known)
+        raise InvalidInput.field(
+            "model_name", f"say which model: {shown}" if known else "no model of this store is known yet; scan it first"
+        )
+    return known[0]
+
+
+def _effective_at(body: EpochInput, now: float) -> float | None:
+    if body.effective_at is None:
+        return None
+    try:
+        at = parse_iso(body.effective_at)
+    except ValueError as error:
+        raise InvalidInput.field("effective_at", str(error)) from error
+    if at > now:
+        raise InvalidInput.field("effective_at", f"{body.effective_at} lies in the future; say it when it has happened")
+    return at
+
+
+def _engines_start(timeline: StoreTimeline, model: str, now: float) -> float:
+    """The latest start of an engine that serves the model now; else the time the model's layout was first listed."""
+    starts: list[float] = []
+    for history in timeline.servers.values():
+        latest = history.latest
+        if latest is not None and any(owner[0] == model for owner in latest.layouts):
+            starts += [start for start in latest.engine_starts.values() if start is not None]
+    return min(now, max(starts)) if starts else now
+
+
+def _adopted(timeline: StoreTimeline, model: str, at: float | None) -> list[dict[str, Any]]:
+    """For each world size with one live layout: until when what is not known is taken as its own."""
+    found: list[dict[str, Any]] = []
+    for (name, world_size), line in timeline.models.items():
+        if name != model or len(line.live) != 1:
+            continue
+        layout = line.layouts[line.live[0]]
+        if not layout.proves_current:
+            continue
+        known_from = _first_known(line)
+        polls = [history.latest.last_at for history in timeline.servers.values() if history.latest is not None]
+        until = known_from if at is None else min([at, *polls])
+        found.append(
+            {
+                "world_size": world_size,
+                "layout": layout.to_dict(),
+                "fingerprint": layout.fingerprint,
+                "until": until,
+                "same_as": sorted(
+                    {
+                        other.fingerprint
+                        for other in line.layouts
+                        if compare_layouts(other, layout).verdict is Verdict.UNKNOWN and other.proves_current
+                    }
+                ),
+            }
+        )
+    if not found:
+        raise Conflict(
+            f"there is not exactly one live layout of {decode_model(model)!r} with known dtype and chunk size, so "
+            "nothing can be adopted for it; start its engine, or enter the dtype on the engine"
+        )
+    if all(item["until"] <= EARLIEST / NS and not item["same_as"] for item in found):
+        raise Conflict(f"nothing of {decode_model(model)!r} is unknown, so there is nothing to adopt")
+    return found
+
+
+def _first_known(line: ModelTimeline) -> float:
+    """Where the stretch before the first certainty ends."""
+    ends = [
+        following.start
+        for segment, following in zip(line.segments, line.segments[1:], strict=False)
+        if segment.unknown == BEFORE_FIRST_SEEN and following.unknown != BEFORE_FIRST_SEEN
+    ]
+    return max(ends, default=EARLIEST) / NS

@@ -1,0 +1,127 @@
+"""Were records read back in a span of time? (RULES.md C8) From the samples that polls left.
+
+The counters are a server's, not a model's: a hit of any model counts, which errs on the careful side. A time without a
+sample counts as a hit: no counter counts as yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.database import Database
+from app.telemetry.tables import Sample1h, Sample5m, SampleRaw, Series
+
+#: Series of the telemetry room: hit tokens since the poll before, and the seconds that covers.
+HITS, INTERVAL = "hit_tokens", "interval_seconds"
+_SLACK = 2.0
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Hit tokens in (start, end], epoch seconds."""
+
+    start: float
+    end: float
+    hits: float
+
+
+def first_possible_hit(spans: Iterable[Covered], start: float, end: float) -> float | None:
+    """The earliest time in [start, end] from which a hit cannot be excluded; None when there was none."""
+    known_until = start
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        if span.end <= known_until:
+            continue
+        if span.start >= end:
+            break
+        if span.start > known_until + _SLACK:
+            return known_until
+        if span.hits > 0:
+            return max(start, span.start)
+        known_until = span.end
+    return None if known_until + _SLACK >= end else known_until
+
+
+class HitSamples:
+    """Reads the samples of a store's servers."""
+
+    def __init__(self, db: Database, server_ids: Sequence[int]) -> None:
+        self._db = db
+        self._server_ids = server_ids
+
+    def __call__(self, _model: str, start: float, end: float) -> float | None:
+        """`app.records.timeline.HitEvidence`. Without any server nothing is known."""
+        if not self._server_ids:
+            return start
+        with self._db.read() as session:
+            found = [
+                first_possible_hit(_covered(session, server_id, start), start, end) for server_id in self._server_ids
+            ]
+        possible = [at for at in found if at is not None]
+        return min(possible, default=None)
+
+
+def _covered(session: Session, server_id: int, start: float) -> list[Covered]:
+    ids = dict(
+        session.execute(
+            select(Series.metric, Series.id).where(
+                Series.target_kind == "server", Series.target_id == server_id, Series.metric.in_((HITS, INTERVAL))
+            )
+        )
+        .tuples()
+        .all()
+    )
+    if HITS not in ids or INTERVAL not in ids:
+        return []
+    raw = _raw(session, ids[HITS], ids[INTERVAL], start)
+    oldest = min((span.start for span in raw), default=float("inf"))
+    rolled: list[Covered] = []
+    for table, width in ((Sample5m, 300.0), (Sample1h, 3600.0)):
+        if oldest <= start + _SLACK:
+            break
+        more = _rolled(session, table, width, ids[HITS], ids[INTERVAL], start, oldest)
+        oldest = min([oldest, *(span.start for span in more)])
+        rolled += more
+    return rolled + raw
+
+
+def _raw(session: Session, hits: int, interval: int, start: float) -> list[Covered]:
+    rows = session.execute(
+        select(SampleRaw.series_id, SampleRaw.at, SampleRaw.value)
+        .where(SampleRaw.series_id.in_((hits, interval)), SampleRaw.at >= int(start * 1000))
+        .order_by(SampleRaw.at)
+    ).tuples()
+    seconds: dict[int, float] = {}
+    values: dict[int, float] = {}
+    for series, at, value in rows:
+        (seconds if series == interval else values)[at] = value
+    return [Covered(at / 1000 - seconds[at], at / 1000, value) for at, value in values.items() if at in seconds]
+
+
+def _rolled(
+    session: Session,
+    table: type[Sample5m] | type[Sample1h],
+    width: float,
+    hits: int,
+    interval: int,
+    start: float,
+    until: float,
+) -> list[Covered]:
+    rows = session.execute(
+        select(table.series_id, table.at, table.sum)
+        .where(table.series_id.in_((hits, interval)), table.at > int((start - width) * 1000))
+        .order_by(table.at)
+    ).tuples()
+    seconds: dict[int, float] = {}
+    values: dict[int, float] = {}
+    for series, at, total in rows:
+        (seconds if series == interval else values)[at] = total
+    # A bucket that polls cover only in part says nothing of the rest.
+    return [
+        Covered(at / 1000, min(at / 1000 + width, until), value)
+        for at, value in values.items()
+        if at / 1000 < until and (value > 0 or seconds.get(at, 0.0) >= 0.95 * width - _SLACK)
+    ]

@@ -1,0 +1,255 @@
+"""Gathers what classes depend on: polls, what operators declared, what cleanups cleared, the state of the servers."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.clock import Clock
+from app.database import Database
+from app.fleet.service import FleetService
+from app.fleet.tables import Server
+from app.fleet.targets import StoreTarget
+from app.lmcache.layouts import KVLayout
+from app.records import history as histories
+from app.records.classify import Context, ServerState
+from app.records.history import ServerHistory, build_history
+from app.records.hits import HitSamples
+from app.records.polls import PollSpan, span_of
+from app.records.store_dir import ClockProbe
+from app.records.tables import ClearedEpisode, LayoutEpoch, Scan
+from app.records.tables import ServerHistory as ServerHistoryRow
+from app.records.timeline import NS, Adoption, Cleared, Declaration, StoreTimeline, build_timeline
+from app.scheduling.work import SUCCEEDED
+from app.settings import Settings
+from app.telemetry.service import TelemetryService
+from app.telemetry.tables import Observation
+
+#: An engine that is away for longer, in polled time, is gone (C3).
+ABSENT_FOR = 7 * 86400.0
+_GAP_INTERVALS = 3.0
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """One store's context at one time. `newest_poll`: the oldest of its servers' last good polls, None without one."""
+
+    context: Context
+    temp_dirs: tuple[str, ...]
+    newest_poll: float | None
+    built_at: float
+
+    @property
+    def timeline(self) -> StoreTimeline:
+        return self.context.timeline
+
+    @property
+    def margin_seconds(self) -> float:
+        return self.context.margin / NS
+
+
+class KnowledgeSource:
+    """Loads `Knowledge` of stores; rows already turned into values are kept."""
+
+    def __init__(
+        self, *, db: Database, clock: Clock, settings: Settings, fleet: FleetService, telemetry: TelemetryService
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._poll_seconds = settings.poll_seconds
+        self._fleet = fleet
+        self._telemetry = telemetry
+        self._spans: dict[int, tuple[float, PollSpan]] = {}
+        self._lock = threading.Lock()
+
+    def load(self, store: StoreTarget, probe: ClockProbe | None = None) -> Knowledge:
+        """What is known now. `probe`: the file system's clock just measured; else the last scan's."""
+        now = self._clock()
+        servers = {ident: self._history(ident) for ident in store.server_ids}
+        with self._db.read() as session:
+            acts = list(session.scalars(select(LayoutEpoch).where(LayoutEpoch.store_id == store.id)))
+            cleared = list(session.scalars(select(ClearedEpisode).where(ClearedEpisode.store_id == store.id)))
+            states = self._states(session, store, servers, now)
+            if probe is None:
+                probe = _last_probe(session, store.id)
+        timeline = build_timeline(
+            servers,
+            now=now,
+            poll_seconds=self._poll_seconds,
+            former=self._former(store, now),
+            declarations=[
+                Declaration(a.model_name, a.effective_at) for a in acts if a.kind == "declare" and a.effective_at
+            ],
+            adoptions=[adoption for act in acts if act.kind == "adopt" for adoption in _adoptions(act)],
+            cleared=[Cleared(row.model_name, row.world_size, row.at) for row in cleared],
+            hits=HitSamples(self._db, store.server_ids),
+            absent_for=ABSENT_FOR,
+        )
+        context = Context(
+            now=round(now * NS),
+            margin=round((self._poll_seconds + _rounded(probe.margin)) * NS),
+            timeline=timeline,
+            servers=states,
+            fresh=timeline.fresh(now, self.fresh_seconds),
+            absent_for=ABSENT_FOR,
+        )
+        polls = [h.latest.last_at for h in servers.values() if h.latest is not None]
+        return Knowledge(
+            context=context,
+            temp_dirs=self.temp_dirs(store),
+            newest_poll=min(polls) if polls and len(polls) == len(servers) else None,
+            built_at=now,
+        )
+
+    @property
+    def fresh_seconds(self) -> float:
+        """A last poll older than this says nothing of now."""
+        return _GAP_INTERVALS * self._poll_seconds + 5.0
+
+    def latest_poll(self, store: StoreTarget) -> float | None:
+        """When the least recently polled server of a store was last polled well; cheap. None: one never was."""
+        last = select(Observation.last_at).where(Observation.ok).order_by(Observation.id.desc()).limit(1)
+        with self._db.read() as session:
+            found = [session.scalar(last.where(Observation.server_id == ident)) for ident in store.server_ids]
+        known = [at for at in found if at is not None]
+        return min(known) if known and len(known) == len(found) else None
+
+    def forget_server(self, session: Session, server_id: int) -> None:
+        """Before a server's row goes: keeps what its polls said for the stores it used (fleet's forget hook)."""
+        stores = [store for store in self._fleet.store_targets() if server_id in store.server_ids]
+        former = session.scalars(select(ServerHistoryRow).where(ServerHistoryRow.server_id == server_id)).all()
+        told = {row.store_id: row for row in former}
+        kept = histories.to_json(self._history(server_id))
+        now = self._clock()
+        for store_id in {store.id for store in stores} | set(told):
+            row = told.get(store_id)
+            if row is None:
+                row = ServerHistoryRow(store_id=store_id, server_id=server_id, covered_until=now)
+                session.add(row)
+            row.history, row.covered_until = kept, now
+            row.left_at = row.left_at if row.left_at is not None else now
+
+    def acts_version(self, store_id: int) -> str:
+        """Changes whenever an operator or a cleanup said something that decides classes."""
+        with self._db.read() as session:
+            acts = session.execute(
+                select(func.count(), func.max(LayoutEpoch.id)).where(
+                    LayoutEpoch.store_id == store_id, LayoutEpoch.kind != "observed"
+                )
+            ).one()
+            cleared = session.scalar(select(func.max(ClearedEpisode.id)).where(ClearedEpisode.store_id == store_id))
+        return f"{acts[0]}.{acts[1]}.{cleared}"
+
+    # servers
+
+    def _history(self, server_id: int) -> ServerHistory:
+        spans = [self._span(row) for row in self._telemetry.observations([server_id])]
+        return build_history(spans, gap_limit=max(_GAP_INTERVALS * self._poll_seconds, 5.0))
+
+    def _span(self, row: Observation) -> PollSpan:
+        with self._lock:
+            known = self._spans.get(row.id)
+            if known is not None and known[0] == row.last_at:
+                return known[1]
+            if len(self._spans) > 20_000:
+                self._spans.clear()
+            span = span_of(row)
+            self._spans[row.id] = (row.last_at, span)
+            return span
+
+    def _former(self, store: StoreTarget, now: float) -> list[ServerHistory]:
+        """Histories of servers that used the store once; also keeps the list of them."""
+        with self._db.read() as session:
+            rows = list(session.scalars(select(ServerHistoryRow).where(ServerHistoryRow.store_id == store.id)))
+        known = {row.server_id for row in rows}
+        news = [ident for ident in store.server_ids if ident not in known]
+        back = [row.server_id for row in rows if row.left_at is not None and row.server_id in store.server_ids]
+        left = [row.server_id for row in rows if row.left_at is None and row.server_id not in store.server_ids]
+        if news or back or left:
+            with self._db.write() as session:
+                for ident in news:
+                    session.merge(ServerHistoryRow(store_id=store.id, server_id=ident, history={}, covered_until=now))
+                for ident, left_at in [*((ident, None) for ident in back), *((ident, now) for ident in left)]:
+                    row = session.get(ServerHistoryRow, (store.id, ident))
+                    if row is not None:
+                        row.left_at = left_at
+        found: list[ServerHistory] = []
+        for row in rows:
+            if row.server_id in store.server_ids:
+                continue
+            left_at = row.left_at if row.left_at is not None else now
+            stored = row.history or histories.to_json(self._history(row.server_id))
+            found.append(histories.from_json(stored, left_at))
+        return found
+
+    def _states(
+        self, session: Session, store: StoreTarget, servers: Mapping[int, ServerHistory], now: float
+    ) -> dict[int, ServerState]:
+        healthy = dict(
+            session.execute(select(Server.id, Server.health_state).where(Server.id.in_(store.server_ids)))
+            .tuples()
+            .all()
+        )
+        return {
+            ident: ServerState(
+                healthy=healthy.get(ident) == "healthy",
+                polled_now=history.last_poll_ok
+                and history.last_poll_at is not None
+                and now - history.last_poll_at <= self.fresh_seconds,
+                version=parse_version(history.latest.lmcache_version if history.latest else None),
+                process_start=history.latest.process_start if history.latest else None,
+            )
+            for ident, history in servers.items()
+        }
+
+    def temp_dirs(self, store: StoreTarget) -> tuple[str, ...]:
+        """The adapter's temporary directories, entered or told by the servers for this directory."""
+        found = [store.temp_dir] if store.temp_dir else []
+        for live in self._telemetry.servers_live(store.server_ids).values():
+            found += [
+                adapter.relative_tmp_dir
+                for adapter in live.l2
+                if adapter.relative_tmp_dir and adapter.base_path in (store.server_path, store.path)
+            ]
+        return tuple(dict.fromkeys(name.strip("/") for name in found if name.strip("/")))
+
+
+def parse_version(text: str | None) -> tuple[int, ...] | None:
+    """``0.5.6`` as (0, 5, 6); None for what is not known."""
+    match = _VERSION.match(text) if text else None
+    return tuple(int(part or 0) for part in match.groups()) if match else None
+
+
+def _adoptions(act: LayoutEpoch) -> Iterable[Adoption]:
+    for item in act.layouts:
+        yield Adoption(
+            act.model_name,
+            int(item["world_size"]),
+            KVLayout.from_json(item["layout"]),
+            float(item["until"]),
+            frozenset(item.get("same_as", ())),
+        )
+
+
+def _last_probe(session: Session, store_id: int) -> ClockProbe:
+    row = session.execute(
+        select(Scan.clock_difference, Scan.clock_measured)
+        .where(Scan.store_id == store_id, Scan.state == SUCCEEDED)
+        .order_by(Scan.id.desc())
+        .limit(1)
+    ).one_or_none()
+    if row is None or row[0] is None:
+        return ClockProbe(0.0, measured=False)
+    return ClockProbe(row[0], measured=row[1])
+
+
+def _rounded(margin: float) -> float:
+    """Up to half seconds: a margin that trembles from scan to scan would move every boundary a little each time."""
+    return math.ceil(margin * 2) / 2 if margin > 0.01 else 0.0

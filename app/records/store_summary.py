@@ -1,0 +1,151 @@
+"""The summary of a registered store: its inventory, its scans, its file system, what its servers say of eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.clock import iso
+from app.database import Database
+from app.errors import StoreError
+from app.fleet.targets import StoreTarget
+from app.records.inventory_file import Inventory
+from app.records.schemas import Count, FilesystemSummary, GrowthPointView, MountView, SummaryView
+from app.records.store_dir import StoreDirectory
+from app.records.summary import ScanFacts, Surroundings, filesystem_summary, mount_view, summarise
+from app.records.tables import GrowthPoint, Scan
+from app.scheduling.work import SUCCEEDED
+from app.telemetry.service import TelemetryService
+
+_GROWTH_SECONDS = 7 * 86400.0
+_GROWTH_SCANS = 200
+
+
+def store_summary(
+    store: StoreTarget,
+    path: Path,
+    *,
+    db: Database,
+    telemetry: TelemetryService,
+    alarms: Sequence[str],
+    names: Mapping[str, str],
+) -> SummaryView:
+    """Reads rows, the inventory's cohorts and the file system's room; walks nothing."""
+    with db.read() as session:
+        last = session.scalar(
+            select(Scan).where(Scan.store_id == store.id, Scan.state == SUCCEEDED).order_by(Scan.id.desc()).limit(1)
+        )
+        written = _written(session, store.id)
+        vanished = session.execute(
+            select(func.sum(Scan.vanished), func.sum(Scan.vanished_bytes), func.min(Scan.finished_at)).where(
+                Scan.store_id == store.id, Scan.state == SUCCEEDED, Scan.rescan
+            )
+        ).one()
+    filesystem, mount = _room(store, telemetry)
+    around = Surroundings(
+        mount=mount,
+        filesystem=filesystem,
+        written=written,
+        vanished_records=int(vanished[0] or 0),
+        vanished_bytes=int(vanished[1] or 0),
+        vanished_since=vanished[2],
+        adapter_evicts=_evicts(store, telemetry),
+        alarms=alarms,
+        names=names,
+    )
+    facts = None
+    if last is not None and last.finished_at is not None:
+        facts = ScanFacts(
+            scan_id=str(last.id),
+            scanned_at=last.finished_at,
+            allocated_bytes=last.allocated_bytes,
+            foreign=last.foreign,
+            foreign_bytes=last.foreign_bytes,
+            foreign_examples=last.foreign_examples,
+            unreadable=last.unreadable,
+        )
+    inventory = Inventory.open(path)
+    if inventory is None:
+        return summarise(str(store.id), None, None, around)
+    with inventory:
+        return summarise(str(store.id), inventory, facts, around)
+
+
+def _written(session: Session, store_id: int) -> list[tuple[float, float]]:
+    """(time, bytes ever there): what our runs took out is counted in, so that cleaning is not shrinking."""
+    rows = session.execute(
+        select(Scan.finished_at, Scan.bytes, Scan.removed_by_runs_bytes)
+        .where(Scan.store_id == store_id, Scan.state == SUCCEEDED)
+        .order_by(Scan.id.desc())
+        .limit(_GROWTH_SCANS)
+    ).all()
+    points: list[tuple[float, float]] = []
+    removed = 0
+    for at, size, taken in reversed(rows):
+        removed += taken
+        if at is not None:
+            points.append((at, float(size + removed)))
+    newest = points[-1][0] if points else 0.0
+    return [point for point in points if point[0] >= newest - _GROWTH_SECONDS]
+
+
+def _room(store: StoreTarget, telemetry: TelemetryService) -> tuple[FilesystemSummary, MountView]:
+    """Measured now where the directory can be opened; else what the poller saw last, with the reason."""
+    try:
+        with StoreDirectory.open(store.path) as directory:
+            mount = directory.mount()
+        return filesystem_summary(mount), mount_view(mount)
+    except StoreError as error:
+        live = telemetry.stores_live([store.id]).get(store.id)
+        seen = live.filesystem if live is not None else None
+        return (
+            FilesystemSummary(
+                total_bytes=seen.total_bytes if seen else None,
+                free_bytes=seen.free_bytes if seen else None,
+                inodes_free=seen.inodes_free if seen else None,
+                reason=error.detail,
+            ),
+            MountView(note=error.detail),
+        )
+
+
+def _evicts(store: StoreTarget, telemetry: TelemetryService) -> bool | None:
+    """Whether the adapter of this directory evicts, as far as all its servers' configurations agree."""
+    found = {
+        adapter.evicts
+        for live in telemetry.servers_live(store.server_ids).values()
+        for adapter in live.l2
+        if adapter.base_path in (store.server_path, store.path)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def growth_points(db: Database, store_id: int, points: int) -> list[GrowthPointView]:
+    """Bytes by class at the end of each of the last scans, oldest first."""
+    with db.read() as session:
+        scans = list(
+            session.scalars(
+                select(GrowthPoint.scan_id)
+                .where(GrowthPoint.store_id == store_id)
+                .distinct()
+                .order_by(GrowthPoint.scan_id.desc())
+                .limit(points)
+            )
+        )
+        rows = list(
+            session.scalars(
+                select(GrowthPoint)
+                .where(GrowthPoint.store_id == store_id, GrowthPoint.scan_id.in_(scans))
+                .order_by(GrowthPoint.scan_id)
+            )
+        )
+    found: dict[int, GrowthPointView] = {}
+    for row in rows:
+        view = found.setdefault(
+            row.scan_id, GrowthPointView(at=iso(row.at) or "", scan_id=str(row.scan_id), by_class={})
+        )
+        view.by_class[row.cls] = Count(records=row.records, bytes=row.bytes)
+    return list(found.values())
