@@ -79,13 +79,13 @@ class Execution:
             raise
         outcome = run.outcome
         assert outcome.verdict is not None
-        outcome = self._clean_up(context.id, given, outcome)
-        self._write(context.id, outcome)
-        name = outcome.verdict.name if outcome.verdict is not None else "error"
-        headline = _headline(outcome)
+        name, headline = outcome.verdict.name, _headline(outcome)
         recorder.close("failed" if name not in _PASSES else "skipped", headline)
+        # The verdict first: removing records scans a whole store, and must not be able to lose it.
+        self._write(context.id, outcome)
         if name in _PASSES and any(a in EXTERNAL_ARMS for a in given.plan.arms):
             self._fleet.mark_data_path_proven(given.server.id, self._clock())
+        self._write(context.id, self._clean_up(context.id, given, outcome))
         if name == "error":
             raise RunFailed(headline)
 
@@ -135,29 +135,26 @@ class Execution:
             return None, "they are the evidence of a failed run"
         if not given.stores:
             return None, "no store with a directory is registered for this server"
+        prefix = f"{SALT_PREFIX}{given.plan.run_key}-"
         try:
-            mine = own_records.find(given.stores, f"{SALT_PREFIX}{given.plan.run_key}-")
+            mine = own_records.find(given.stores, prefix)
         except StoreError as error:
             return None, error.detail
         if not mine.records:
             return None, None
         if self._remover is None:
             return None, "this panel has no cleanup to remove them with"
-        sums = [0, 0, 0]
-        reasons: list[str] = []
+        parts: list[Removal] = []
         for store in given.stores:
-            names = [r.name.encode("utf-8", "surrogateescape") for r in mine.records if r.store_id == store.id]
-            if not names:
+            if not any(r.store_id == store.id for r in mine.records):
                 continue
             try:
-                done = self._remover.remove_named(store.id, names, why=f"acceptance run {run_id}", actor=actor)
+                parts.append(self._remover.remove_salted(store.id, prefix, actor=actor))
             except TierkeeperError as error:
-                reasons.append(error.detail)
-                sums[2] += len(names)
-                continue
-            sums = [sums[0] + done.removed, sums[1] + done.bytes, sums[2] + done.left]
-            reasons += [done.reason] if done.reason else []
-        return Removal(sums[0], sums[1], sums[2], "; ".join(reasons) or None), None
+                parts.append(Removal(0, 0, None, error.detail))
+        left = None if any(p.left is None for p in parts) else sum(p.left or 0 for p in parts)
+        why = "; ".join(p.reason for p in parts if p.reason) or None
+        return Removal(sum(p.removed for p in parts), sum(p.bytes for p in parts), left, why), None
 
     def _write(self, run_id: int, outcome: Outcome, *, with_verdict: bool = True) -> None:
         """Everything a run saw, in one unit of work."""

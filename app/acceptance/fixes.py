@@ -92,3 +92,15 @@ HEARTBEAT = (
     "The server came back before the engine's next heartbeat (10 s), so the engine goes on without a cache that it "
     "believes to have. Let the hook keep the server down for 25 s, and restart the engine now."
 )
+CANARY_LOST = (
+    "Something removes or does not return records: look for cleanups, evictions and L2 load failures since the last "
+    "check. Then keep new canaries; these will not come back."
+)
+CANARY_LAYOUT = (
+    "Do not serve from this store: plan a cleanup of the incompatible records, then keep new canaries under the new "
+    "layout."
+)
+CANARY_DRIFT = (
+    "The engine itself changed (version, weights, kernels). Run an acceptance test, then keep new canaries; if the "
+    "weights changed, declare a new generation of the model."
+)

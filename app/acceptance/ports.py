@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,18 +45,18 @@ class Fleet(Protocol):
 
 @dataclass(frozen=True)
 class Removal:
-    """What became of a run's own records. `left` counts those that stayed, `reason` says why."""
+    """What became of a run's own records. `left` counts those that stayed (None: not known), `reason` says why."""
 
     removed: int
     bytes: int
-    left: int
+    left: int | None
     reason: str | None = None
 
 
 class RecordRemover(Protocol):
-    """Removal of named records of one store by cleanup's rules (RULES.md §2); cleanup implements it."""
+    """Removal of a run's records by cleanup's rules (RULES.md §2): `app.acceptance.removal` goes through cleanup."""
 
-    def remove_named(self, store_id: int, names: Sequence[bytes], *, why: str, actor: str) -> Removal: ...
+    def remove_salted(self, store_id: int, salt_prefix: str, *, actor: str) -> Removal: ...
 
 
 class RestartHooks(Protocol):

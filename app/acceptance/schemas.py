@@ -399,8 +399,11 @@ class CanaryInput(InputModel):
 
 
 class CanaryCheckView(ApiModel):
-    """One point of a canary's history."""
+    """One point of a canary's history. Differences: what came from the old records against a new cold of the engine;
+    `kept_max_abs_difference` against the answer that was kept."""
 
+    canary_id: str
+    canary_name: str
     at: str
     outcome: CanaryOutcome
     reason: str
@@ -408,7 +411,7 @@ class CanaryCheckView(ApiModel):
     external_tokens: int | None
     mean_abs_difference: float | None
     max_abs_difference: float | None
-    ttft_ms: float | None
+    kept_max_abs_difference: float | None
 
 
 class CanaryView(ApiModel):
@@ -437,9 +440,11 @@ class CanaryRunInput(InputModel):
 
 
 class CanaryRunView(WorkView):
-    """One reading-back."""
+    """One keeping (`purpose` create) or reading-back (check) of canaries."""
 
     engine_id: str | None
+    purpose: str
+    canary_ids: list[str]
     outcome: CanaryOutcome | None
     reason: str
     checks: list[CanaryCheckView]

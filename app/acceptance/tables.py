@@ -149,10 +149,10 @@ class Canary(Base):
     content: Mapped[dict[str, Any]] = mapped_column(JSON)
     max_tokens: Mapped[int]
     answer: Mapped[dict[str, Any]] = mapped_column(JSON)
-    # The record files of this prompt: [{name, size_bytes, sha256}].
+    # The record files of this prompt: [{store_id, name, size, sha256}].
     records: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)
     frozen: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # versions and layout when it was kept
-    tolerance_nats: Mapped[float]
+    tolerance: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # {mode, max_abs_nats, near_tie_gap_nats}
     created_at: Mapped[float]
     created_by: Mapped[str]
     # The outcome of the last check, for lists: ok | lost | drift | wrong | invalid | error | never.
@@ -161,7 +161,7 @@ class Canary(Base):
 
 
 class CanaryRun(WorkColumns, Base):
-    """One reading-back of an engine's canaries."""
+    """One keeping of new canaries, or one reading-back of an engine's canaries."""
 
     __tablename__ = "canary_run"
     __table_args__ = (
@@ -169,6 +169,13 @@ class CanaryRun(WorkColumns, Base):
     )
 
     engine_id: Mapped[int | None] = mapped_column(ForeignKey("engine.id", ondelete="SET NULL"))
+    server_id: Mapped[int | None] = mapped_column(ForeignKey("server.id", ondelete="SET NULL"), default=None)
+    purpose: Mapped[str]  # create | check
+    run_key: Mapped[str] = mapped_column(unique=True)
+    source_run_id: Mapped[int | None] = mapped_column(
+        ForeignKey("acceptance_run.id", ondelete="SET NULL"), default=None
+    )
+    count: Mapped[int] = mapped_column(default=0)  # create: how many prompts to keep
     canary_ids: Mapped[list[int]] = mapped_column(JSON, default=list)
     reason: Mapped[str] = mapped_column(default="by hand")  # by hand | schedule | restart | upgrade | cleanup
     outcome: Mapped[str | None] = mapped_column(default=None)  # the worst of its checks
@@ -190,5 +197,5 @@ class CanaryCheck(Base):
     external_tokens: Mapped[int | None] = mapped_column(default=None)
     mean_abs_difference: Mapped[float | None] = mapped_column(default=None)
     max_abs_difference: Mapped[float | None] = mapped_column(default=None)
-    ttft_seconds: Mapped[float | None] = mapped_column(default=None)
+    kept_max_abs_difference: Mapped[float | None] = mapped_column(default=None)
     detail: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)

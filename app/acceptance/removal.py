@@ -1,0 +1,98 @@
+"""Removing a run's own records through cleanup: a scan, a plan over the run's salts, a run. Every rule of removal
+(RULES.md §2) is cleanup's; this room never unlinks anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from app.acceptance.ports import Removal
+from app.cleanup.schemas import FilterPlanInput, PlanView, RunView
+from app.errors import Conflict
+from app.records.schemas import ScanView
+from app.scheduling.schemas import WorkView
+from app.scheduling.work import ACTIVE_STATES
+
+V = TypeVar("V", bound=WorkView)
+
+
+class Records(Protocol):
+    """What is needed of the records room."""
+
+    def start_scan(self, store_id: int, *, actor: str, gentle: bool = False) -> ScanView: ...
+
+    def get_scan(self, scan_id: int) -> ScanView: ...
+
+
+class Cleanup(Protocol):
+    """What is needed of the cleanup room."""
+
+    def start_filter_plan(self, store_id: int, body: FilterPlanInput, *, actor: str) -> PlanView: ...
+
+    def get_plan(self, plan_id: int) -> PlanView: ...
+
+    def start_run(self, plan_id: int, *, actor: str) -> RunView: ...
+
+    def get_run(self, run_id: int) -> RunView: ...
+
+
+class Runner(Protocol):
+    """Runs a queued row in the calling thread; False when somebody else has it."""
+
+    def run_here(self, kind_name: str, work_id: int) -> bool: ...
+
+
+class CleanupRemover:
+    """Implements `ports.RecordRemover`."""
+
+    def __init__(
+        self, *, runner: Runner, records: Records, cleanup: Cleanup, poll: float = 0.2, patience: float = 600.0
+    ) -> None:
+        self._runner = runner
+        self._records = records
+        self._cleanup = cleanup
+        self._poll = poll
+        self._patience = patience
+
+    def remove_salted(self, store_id: int, salt_prefix: str, *, actor: str) -> Removal:
+        """Deletes the records whose salt starts with `salt_prefix`. Raises TierkeeperError when cleanup refuses."""
+        scan = self._scan(store_id, actor)
+        if scan.state != "succeeded":
+            return Removal(0, 0, None, f"the scan before it ended {scan.state}: {scan.error or 'no reason given'}")
+        body = FilterPlanInput(filter={"q": f"@{salt_prefix}"}, removal="delete")
+        plan = self._cleanup.start_filter_plan(store_id, body, actor=actor)
+        plan = self._until("plan", int(plan.id), lambda: self._cleanup.get_plan(int(plan.id)))
+        if plan.state != "succeeded":
+            return Removal(0, 0, None, f"the plan ended {plan.state}: {plan.error or 'no reason given'}")
+        if plan.records == 0:
+            return Removal(0, 0, 0)
+        run = self._cleanup.start_run(int(plan.id), actor=actor)
+        run = self._until("cleanup", int(run.id), lambda: self._cleanup.get_run(int(run.id)))
+        left = plan.records - run.removed.records
+        why = None
+        if run.verdict != "succeeded" or left:
+            why = f"cleanup run {run.id} ended {run.verdict or run.state}; {'; '.join(run.notes) or run.error or ''}"
+        return Removal(run.removed.records, run.removed.bytes, left, why)
+
+    def _scan(self, store_id: int, actor: str) -> ScanView:
+        """A scan that began after the call: one that is under way may have passed our records already."""
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                scan = self._records.start_scan(store_id, actor=actor)
+                break
+            except Conflict:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(self._poll)
+        return self._until("scan", int(scan.id), lambda: self._records.get_scan(int(scan.id)))
+
+    def _until(self, kind: str, work_id: int, look: Callable[[], V]) -> V:
+        """The work's end. It is done in this thread unless somebody has it: the pool may be full of runs that wait."""
+        self._runner.run_here(kind, work_id)
+        until = time.monotonic() + self._patience
+        while (view := look()).state in ACTIVE_STATES and time.monotonic() < until:
+            time.sleep(self._poll)
+        return view
