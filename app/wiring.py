@@ -128,6 +128,7 @@ class Background:
         every(60.0, "roll-up", services.telemetry.roll_up)
         every(300.0, "retention", services.telemetry.retire)
         every(60.0, "quarantine-expiry", lambda: services.cleanup.purge_expired(services.clock()))
+        every(30.0, "called-policies", services.cleanup.start_pending)
         self._polling = asyncio.create_task(self._poller.run(self._stop), name="poller")
 
     async def stop(self) -> None:

@@ -34,6 +34,7 @@ from app.records.service import RecordsService
 from app.scheduling.runner import WorkKind, WorkRunner
 from app.scheduling.service import SchedulingService
 from app.scheduling.work import ACTIVE_STATES
+from app.settings import Settings
 
 
 class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
@@ -51,12 +52,14 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
         audit: AuditService,
         fleet: FleetService,
         scheduling: SchedulingService,
+        settings: Settings | None = None,
         records: RecordsService | None = None,
         inventory: Inventory | None = None,
         calls: TierCalls | None = None,
         sleep: Sleep = asyncio.sleep,
         batch: int | None = None,
     ) -> None:
+        del settings  # every room is built alike; this one has none yet
         self._db = db
         self._clock = clock
         self._runner = runner

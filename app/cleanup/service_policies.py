@@ -20,13 +20,15 @@ from app.cleanup.schemas import PolicyInput, PolicyPatch, PolicyView, PresetView
 from app.cleanup.service_base import ServiceBase
 from app.cleanup.tables import CleanupRun, Policy
 from app.cleanup.views import policy_view
-from app.errors import Conflict, FieldError, InvalidInput, NotFound, StoreError, TierkeeperError
+from app.errors import Conflict, FieldError, InvalidInput, NotFound, StoreError
 from app.paging import parse_id
 from app.scheduling.cron import validate_cron, validate_timezone
 from app.scheduling.schemas import Page
 from app.scheduling.service import StartedWork
 
 _SCHEDULE_KIND = "policy"
+#: How long after a change of layout its policies run a second time.
+FOLLOW_UP_SECONDS = 300.0
 
 
 class PolicyMethods(ServiceBase):
@@ -173,32 +175,29 @@ class PolicyMethods(ServiceBase):
                     Policy.store_id == store_id, Policy.enabled.is_(True), Policy.schedule == LAYOUT_CHANGE
                 )
             ).all()
+            now = self._clock()
             for row in rows:
-                row.pending_trigger = "layout_change"
+                row.pending_at = [now, now + FOLLOW_UP_SECONDS]
         return self.start_pending()
 
     def start_pending(self) -> list[StartedWork]:
-        """Starts policies that a layout change called while they could not start. For the scheduler, every minute."""
+        """Starts policies that a layout change called and that are due. For the scheduler, every minute."""
         with self._db.read() as session:
-            rows = session.scalars(select(Policy).where(Policy.pending_trigger.is_not(None)).order_by(Policy.id)).all()
+            rows = [row for row in session.scalars(select(Policy).order_by(Policy.id)) if row.pending_at]
         started: list[StartedWork] = []
         for row in rows:
-            if row.enabled and self._in_blackout(row):
+            due = [at for at in row.pending_at if at <= self._clock()]
+            if not due or (row.enabled and self._in_blackout(row)):
                 continue
-            run_id: int | None = None
             if row.enabled:
                 try:
-                    run_id = self._start(row.id, "system", row.pending_trigger or "layout_change")
+                    started.append(StartedWork("cleanup", self._start(row.id, "system", "layout_change")))
                 except Conflict:
-                    continue
-                except TierkeeperError:
-                    run_id = None
+                    continue  # another run of the store is active: as soon as it has ended
             with self._db.write() as session:
                 again = session.get(Policy, row.id)
                 if again is not None:
-                    again.pending_trigger = None
-            if run_id is not None:
-                started.append(StartedWork("cleanup", run_id))
+                    again.pending_at = [at for at in again.pending_at if at not in due]
         return started
 
     def _start(self, policy_id: int, actor: str, trigger: str) -> int:

@@ -25,8 +25,9 @@ class Policy(Base):
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
     removal: Mapped[str] = mapped_column(default="quarantine")  # quarantine | delete
     quarantine_for: Mapped[str | None] = mapped_column(default=None)  # as written, such as 7d; null = until purged
-    # A layout changed while the policy could not start (another run, a blackout): it starts as soon as it can.
-    pending_trigger: Mapped[str | None] = mapped_column(default=None)
+    # When a changed layout calls the policy: now (or as soon as it can start), and once more when the server's queue
+    # of stores has surely drained, before which nothing is proven (C2).
+    pending_at: Mapped[list[float]] = mapped_column(JSON, default=list)
     created_at: Mapped[float]
     updated_at: Mapped[float]
 
