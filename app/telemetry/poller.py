@@ -46,6 +46,7 @@ SPREAD_SECONDS = 0.02
 ENGINE_LEAD_SECONDS = 0.2
 STORE_TIMEOUT_SECONDS = 5.0
 STOP_SECONDS = 1.0
+REFRESH_SECONDS = 30.0
 #: A poll after this many intervals of silence sets the state without damping.
 STALE_INTERVALS = 3.5
 
@@ -146,7 +147,8 @@ class Poller:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            asyncio.run(self.poll_server_now(server_id))
+            with contextlib.suppress(TimeoutError):  # the running poller may be stopping
+                asyncio.run(asyncio.wait_for(self.poll_server_now(server_id), REFRESH_SECONDS))
 
     def _start_polls(self, keys: Iterable[Key]) -> None:
         for seat in self._seats.left:
