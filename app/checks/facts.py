@@ -104,14 +104,22 @@ class WriteProbe:
     errno_name: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OtherUser:
+    """Another server whose configuration names the same directory."""
+
+    name: str
+    chunk_size: int | None
+    evicts: bool
+
+
 @dataclass(frozen=True)
 class StoreSide:
     """One L2 adapter of the server and what this host sees of its directory.
 
     `path` is where this host finds the directory, None where it does not (`unseen_reason`). `fs_type`, `mount_point`
     and `device` are of the mount. `is_root`: it lies on the file system of ``/``. `policies` are the names of enabled
-    policies of the store that keep it from growing, None where the panel keeps no record of it. `shared_with` names
-    other servers whose configuration has the same directory.
+    policies of the store that keep it from growing, None where the panel keeps no record of it.
     """
 
     adapter: AdapterConfig
@@ -129,7 +137,7 @@ class StoreSide:
     probe: WriteProbe | None = None
     record_sizes: tuple[int, ...] = ()
     policies: tuple[str, ...] | None = None
-    shared_with: tuple[str, ...] = ()
+    shared_with: tuple[OtherUser, ...] = ()
 
     @property
     def subject(self) -> str:
@@ -167,14 +175,6 @@ class Container:
     has_health_check: bool = False
     shm_size: str | None = None
     origin: str = "compose file"
-
-
-@dataclass(frozen=True, slots=True)
-class OtherModel:
-    """Another model registered at the same server: its tokens per block must divide the chunk size too."""
-
-    model_name: str
-    block_tokens: int
 
 
 @dataclass(frozen=True)

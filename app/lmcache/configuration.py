@@ -106,6 +106,7 @@ class ServerConfig:
     prefetch_load_timeout_seconds: float | None = None
     transport: str | None = None
     metrics_sample_rate: float | None = None
+    store_policy: str | None = None
 
     def adapter_at(self, base_path: str) -> AdapterConfig | None:
         """The first adapter of this directory, as the server calls it."""
@@ -161,6 +162,7 @@ def parse_config(body: object) -> ServerConfig:
         prefetch_load_timeout_seconds=fields.number(storage.get("prefetch_load_timeout")),
         transport=fields.text(server.get("transport")),
         metrics_sample_rate=fields.number(watching.get("metrics_sample_rate")),
+        store_policy=fields.text(storage.get("store_policy")),
     )
 
 

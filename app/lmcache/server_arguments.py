@@ -70,6 +70,7 @@ def planned_config(options: Options) -> tuple[ServerConfig, tuple[str, ...]]:
             },
             "eviction_config": eviction,
             "l2_adapter_config": {"adapters": [adapter for adapter in adapters if adapter is not None]},
+            "store_policy": options.text("l2_store_policy") or "default",
             "prefetch_load_timeout": options.number("l2_prefetch_load_timeout"),
         },
         "observability": {
