@@ -10,6 +10,7 @@ from app.fleet.schemas import EngineFactsView, L0View, PrefixCacheView
 from app.fleet.targets import EngineTarget
 from app.telemetry import rates, window
 from app.telemetry.contexts import Witness
+from app.telemetry.event_counters import engine_events
 from app.telemetry.health import EngineSeen, Judgement, judge_engine
 from app.telemetry.memory import EngineMemory
 from app.telemetry.metrics import INTERVAL
@@ -178,6 +179,7 @@ def _counters(metrics: EngineMetrics) -> dict[str, float | None]:
         "recomputed_tokens": computed,
         "external_queries": metrics.external_queries,
         "preemptions": metrics.preemptions,
+        **engine_events(metrics),
     }
 
 

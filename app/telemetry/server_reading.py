@@ -16,6 +16,7 @@ from app.lmcache.metrics import ServerMetrics
 from app.lmcache.polling import ServerReading
 from app.telemetry import contexts, hit_rate, rates, window
 from app.telemetry.contexts import Context, Witness
+from app.telemetry.event_counters import server_events
 from app.telemetry.health import Judgement, ServerContext, ServerSeen, judge_server
 from app.telemetry.memory import ServerMemory
 from app.telemetry.metrics import INTERVAL
@@ -174,6 +175,7 @@ def _counters(metrics: ServerMetrics) -> dict[str, float | None]:
         "l2_stored_chunks": metrics.l2_store_completed_chunks,
         "l2_usage_bytes": metrics.l2_usage_total_bytes,
         "event_bus_dropped": metrics.event_bus_dropped,
+        **server_events(metrics),
     }
 
 

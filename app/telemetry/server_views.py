@@ -26,6 +26,9 @@ def known_values(reading: ServerReading) -> dict[str, Any]:
     status = reading.status
     if status is not None:
         found["chunk_size"] = status.chunk_size
+        found["hash_algorithm"] = status.hash_algorithm
+        found["store_queue"] = {"pending": status.store_pending, "in_flight": status.store_in_flight}
+        found["reap_timeout_seconds"] = status.reap_timeout_seconds
         found["l1"] = _l1_view(status)
         found["model_names"] = sorted({layout.model_name for layout in status.contexts.values() if layout.model_name})
     if status is not None or reading.config is not None:

@@ -155,8 +155,13 @@ class TelemetryService:
             row = session.get(Snapshot, (target_kind, target_id))
         if row is None:
             return None
-        values, memory = row.data.get("values") or {}, row.data.get("memory") or {}
-        return TargetSnapshot(target_kind, target_id, row.polled_at, row.scraped_at, values, memory)
+        return _snapshot(row)
+
+    def snapshots(self, target_kind: PolledKind, target_ids: Collection[int]) -> dict[int, TargetSnapshot]:
+        """The last polls of these targets, good or not; one that was never polled is missing."""
+        with self._db.read() as session:
+            rows = live.snapshots(session, target_kind, target_ids)
+        return {ident: _snapshot(row) for ident, row in rows.items()}
 
     def observations(self, server_ids: Sequence[int], since: float | None = None) -> list[Observation]:
         """Observation rows of these servers that end at or after `since`, by (server, first_at), detached."""
@@ -179,6 +184,11 @@ class TelemetryService:
     def retire(self, *, batches: int = 20) -> bool:
         """Drops what is too old, at most so many batches; True while there is more."""
         return all(rollup.retire(self._db, self._clock()) for _ in range(batches))
+
+
+def _snapshot(row: Snapshot) -> TargetSnapshot:
+    values, memory = row.data.get("values") or {}, row.data.get("memory") or {}
+    return TargetSnapshot(row.target_kind, row.target_id, row.polled_at, row.scraped_at, values, memory)
 
 
 def _forget(session: Session, kind: str, target_id: int) -> None:
