@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -66,7 +66,7 @@ class Execution:
         try:
             given = self._input(context.id)
             run = Run(given, recorder, self._clock, _progress(context), pace=self._pace, openers=self._openers)
-            asyncio.run(_watched(run, context.cancelled))
+            asyncio.run(watched(run.main, context.cancelled))
         except Cancelled:
             self._write(context.id, run.outcome if run is not None else Outcome(), with_verdict=False)
             recorder.close("skipped", "cancelled")
@@ -204,9 +204,9 @@ def _progress(context: WorkContext) -> Callable[[int, int], None]:
     return lambda done, total: context.progress(done, total, "requests", force=done >= total)
 
 
-async def _watched(run: Run, cancelled: Callable[[], bool]) -> None:
-    """The run, with the cancel flag looked at every quarter of a second."""
-    task = asyncio.create_task(run.main())
+async def watched(work: Callable[[], Coroutine[Any, Any, None]], cancelled: Callable[[], bool]) -> None:
+    """The work, with the cancel flag looked at every quarter of a second. Raises Cancelled."""
+    task = asyncio.create_task(work())
     try:
         while True:
             done, _ = await asyncio.wait({task}, timeout=_CANCEL_SECONDS)

@@ -101,7 +101,7 @@ class Recorder:
                 "key": p.key,
                 "kind": "probe" if p.probe else p.kind,
                 "digest": p.digest,
-                "content": p.content,
+                "content": {**p.content, "ignore_eos": p.ignore_eos},
                 "expected": p.expected,
                 "scoring": p.scoring,
                 "max_tokens": p.max_tokens,

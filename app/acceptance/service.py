@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.acceptance import history, reports
+from app.acceptance.canaries import CanaryService
 from app.acceptance.estimate import estimate
 from app.acceptance.execution import Execution
 from app.acceptance.hook_service import HookService
@@ -28,7 +29,7 @@ from app.acceptance.schemas import (
     RunComparisonView,
 )
 from app.acceptance.stack import Pace
-from app.acceptance.tables import AcceptanceAnswer, AcceptanceRun, AcceptanceStep
+from app.acceptance.tables import AcceptanceAnswer, AcceptanceRun, AcceptanceStep, CanaryRun
 from app.acceptance.views import answer_view, run_view
 from app.clock import Clock
 from app.database import Database
@@ -70,6 +71,16 @@ class AcceptanceService:
         self._audit = audit
         self._fleet = fleet
         self.hooks = HookService(db=db, clock=clock, settings=settings, audit=audit)
+        self.canaries = CanaryService(
+            db=db,
+            clock=clock,
+            runner=runner,
+            audit=audit,
+            fleet=fleet,
+            remover=remover,
+            pace=pace,
+            openers=openers,
+        )
         self._execution = Execution(db, clock, fleet, remover=remover, pace=pace, openers=openers)
         runner.register(WorkKind(WORK_KIND, AcceptanceRun, run=self._execution, recover=self._execution.recover))
 
@@ -98,6 +109,7 @@ class AcceptanceService:
         try:
             with self._db.write() as session:
                 self._refuse_second(session, server.id, server.name)
+                self._refuse_canaries(session, server.id, server.name)
                 session.add(row)
                 session.flush()
                 self._audit.record(
@@ -112,6 +124,15 @@ class AcceptanceService:
             raise Conflict(f"an acceptance run is active on the cache server {server.name!r}") from error
         self._runner.submit(WORK_KIND, row.id)
         return self.get(row.id)
+
+    def _refuse_canaries(self, session: Session, server_id: int, name: str) -> None:
+        active = session.scalar(
+            select(CanaryRun.id).where(CanaryRun.server_id == server_id, CanaryRun.state.in_(sorted(ACTIVE_STATES)))
+        )
+        if active is not None:
+            raise Conflict(
+                f"canaries are being read back through the cache server {name!r} (work {active}); wait for it"
+            )
 
     def _check_hook(self, frozen: Mapping[str, Any]) -> None:
         """The hook of a request exists and has an action for each restart arm. Raises InvalidInput."""

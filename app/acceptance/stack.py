@@ -248,7 +248,7 @@ class Stack:
             looked, why = None, "prompts carry a nonce instead of a salt, so their records have no name of ours"
         keys = looked.keys(salts) if looked is not None else []
         if keys:
-            by_keys = await self._delete(keys)
+            by_keys = await self.drop_keys(keys)
             if by_keys.done or not allow_clear:
                 return by_keys
         elif not allow_clear:
@@ -260,7 +260,8 @@ class Stack:
             return L1Emptied("clear", False, len(keys), detail=error.detail)
         return L1Emptied("clear", answer.ok, len(keys), detail="the whole L1 was cleared")
 
-    async def _delete(self, keys: Sequence[ObjectKey]) -> L1Emptied:
+    async def drop_keys(self, keys: Sequence[ObjectKey]) -> L1Emptied:
+        """Drops these objects from L1, asking again while transfers lock some of them."""
         deadline = time.monotonic() + self.pace.emptied
         removed = 0
         while True:

@@ -96,7 +96,8 @@ class AcceptancePrompt(Base):
     key: Mapped[str]  # "p03", and "p03v" for its variant
     kind: Mapped[str]  # codeword | arithmetic | continuation | own | probe
     digest: Mapped[str]  # sha256 of what was sent, 16 hex
-    content: Mapped[dict[str, Any]] = mapped_column(JSON)  # {"text": …} or {"token_ids": […]} or {"messages": […]}
+    # {"text": …} or {"token_ids": […]} or {"messages": […]}, and "ignore_eos"
+    content: Mapped[dict[str, Any]] = mapped_column(JSON)
     expected: Mapped[str | None] = mapped_column(default=None)
     scoring: Mapped[str | None] = mapped_column(default=None)  # exact | contains | regex | number
     max_tokens: Mapped[int]

@@ -11,6 +11,10 @@ from app.acceptance.schemas import (
     AcceptanceRequest,
     AcceptanceRunView,
     AnswerView,
+    CanaryInput,
+    CanaryRunInput,
+    CanaryRunView,
+    CanaryView,
     EstimateView,
     HookInput,
     HookPatch,
@@ -166,3 +170,72 @@ def patch_hook(hook_id: str, body: HookPatch, services: ServicesDep, principal: 
 @router.delete("/hooks/{hook_id}", status_code=204, responses=BODY)
 def delete_hook(hook_id: str, services: ServicesDep, principal: Admin) -> None:
     services.acceptance.hooks.delete(parse_id("hook", hook_id), actor=principal.actor)
+
+
+@router.get("/canaries", responses=READ)
+def list_canaries(
+    services: ServicesDep,
+    principal: Viewer,
+    paging: PageQuery,
+    engine_id: Annotated[str | None, Query(max_length=32)] = None,
+) -> Page[CanaryView]:
+    """Kept prompts with their histories."""
+    return services.acceptance.canaries.list_canaries(
+        page_size=paging.page_size,
+        page_token=paging.page_token,
+        engine_id=None if engine_id is None else parse_id("engine", engine_id),
+    )
+
+
+@router.post("/canaries", status_code=202, responses=BODY)
+def keep_canaries(body: CanaryInput, response: Response, services: ServicesDep, principal: Operator) -> CanaryRunView:
+    """Keeps prompts of a passed run: asks them once more under salts of their own and protects their records."""
+    view = services.acceptance.canaries.keep(body, actor=principal.actor)
+    response.headers["Location"] = f"/api/v1/canaries/runs/{view.id}"
+    return view
+
+
+@router.post("/canaries/runs", status_code=202, responses=BODY)
+def check_canaries(
+    body: CanaryRunInput, response: Response, services: ServicesDep, principal: Operator
+) -> CanaryRunView:
+    """Reads canaries back from their old records and compares."""
+    view = services.acceptance.canaries.check(body, actor=principal.actor)
+    response.headers["Location"] = f"/api/v1/canaries/runs/{view.id}"
+    return view
+
+
+@router.get("/canaries/runs", responses=READ)
+def list_canary_runs(
+    services: ServicesDep,
+    principal: Viewer,
+    paging: PageQuery,
+    engine_id: Annotated[str | None, Query(max_length=32)] = None,
+) -> Page[CanaryRunView]:
+    """Newest first."""
+    return services.acceptance.canaries.list_runs(
+        page_size=paging.page_size,
+        page_token=paging.page_token,
+        engine_id=None if engine_id is None else parse_id("engine", engine_id),
+    )
+
+
+@router.get("/canaries/runs/{run_id}", responses=NOT_FOUND)
+def get_canary_run(run_id: str, services: ServicesDep, principal: Viewer) -> CanaryRunView:
+    return services.acceptance.canaries.get_run(parse_id("canary run", run_id))
+
+
+@router.post("/canaries/runs/{run_id}/cancel", status_code=202, responses=BODY)
+def cancel_canary_run(run_id: str, services: ServicesDep, principal: Operator) -> CanaryRunView:
+    return services.acceptance.canaries.cancel(parse_id("canary run", run_id), actor=principal.actor)
+
+
+@router.get("/canaries/{canary_id}", responses=NOT_FOUND)
+def get_canary(canary_id: str, services: ServicesDep, principal: Viewer) -> CanaryView:
+    return services.acceptance.canaries.get(parse_id("canary", canary_id))
+
+
+@router.delete("/canaries/{canary_id}", status_code=204, responses=NOT_FOUND)
+def delete_canary(canary_id: str, services: ServicesDep, principal: Operator) -> None:
+    """Forgets a canary; its records are no longer protected."""
+    services.acceptance.canaries.forget(parse_id("canary", canary_id), actor=principal.actor)

@@ -1,0 +1,207 @@
+"""Canaries: kept from a passed run, read back from their old records; loss, drift and wrongness are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from app.acceptance.answers import Answer, Refusal
+from app.acceptance.canary_verdict import CanaryOutcome, Reading, judge, what_became, worst
+from app.acceptance.evidence import TokenEvidence
+from app.acceptance.own_records import OwnRecord
+from app.acceptance.schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryView
+from app.errors import Conflict, InvalidInput, NotFound
+from app.lmcache.object_keys import ObjectKey
+from app.records.tables import RecordHold
+from tests.unit.acceptance.conftest import Panel, PanelMaker
+from tests.unit.acceptance.factories import answer, tolerance
+
+
+def keep(panel: Panel, count: int = 1) -> list[CanaryView]:
+    """A passed run, and canaries kept from it."""
+    run = panel.run(lengths=[210])
+    assert run.verdict == "pass", run.reasons
+    made = panel.service.canaries.keep(CanaryInput(run_id=run.id, count=count), actor="tester")
+    assert (made.state, made.outcome) == ("succeeded", "ok"), made
+    return panel.service.canaries.list_canaries(page_size=10, page_token=None).items
+
+
+def check(panel: Panel) -> CanaryRunView:
+    return panel.service.canaries.check(CanaryRunInput(engine_id=panel.engines[0]), actor="tester")
+
+
+def files_of(panel: Panel, canary: CanaryView) -> list[Path]:
+    return sorted(panel.store.glob(f"*@{canary.salt}.data"))
+
+
+class TestLife:
+    def test_kept_records_are_read_back_and_right(self, panel: Panel) -> None:
+        (canary,) = keep(panel)
+        assert canary.records == len(files_of(panel, canary)) == 3
+        done = check(panel)
+        assert (done.state, done.outcome, done.findings) == ("succeeded", "ok", [])
+        point = done.checks[0]
+        assert (point.external_tokens, point.expected_tokens) == (192, 192)
+        assert point.max_abs_difference == point.kept_max_abs_difference == 0.0
+        again = panel.service.canaries.get(int(canary.id))
+        assert (again.last_outcome, len(again.history)) == ("ok", 1)
+
+    def test_they_are_still_right_after_a_restart_of_the_engine(self, panel: Panel) -> None:
+        keep(panel)
+        panel.sandbox.control.restart("engine")
+        assert check(panel).outcome == "ok"
+
+    def test_cleanup_is_told_to_leave_their_records(self, panel: Panel) -> None:
+        (canary,) = keep(panel)
+        with panel.db.read() as session:
+            held = session.scalars(select(RecordHold)).all()
+        assert sorted(h.name.decode() for h in held) == [p.name for p in files_of(panel, canary)]
+        assert all(h.reason.startswith("canary") for h in held)
+        panel.service.canaries.forget(int(canary.id), actor="tester")
+        with panel.db.read() as session:
+            assert session.scalars(select(RecordHold)).all() == []
+        with pytest.raises(NotFound):
+            panel.service.canaries.get(int(canary.id))
+
+    def test_the_history_of_an_engine_newest_first(self, panel: Panel) -> None:
+        keep(panel)
+        first, second = check(panel), check(panel)
+        page = panel.service.canaries.list_runs(page_size=2, page_token=None)
+        assert [r.id for r in page.items] == [second.id, first.id]
+        assert page.next_page_token is not None
+
+    def test_events_start_a_check_and_never_raise(self, panel: Panel) -> None:
+        assert panel.service.canaries.notice(int(panel.engines[0]), "restart") is None
+        keep(panel)
+        noticed = panel.service.canaries.notice(int(panel.engines[0]), "restart")
+        assert noticed is not None and noticed.reason == "restart"
+
+
+class TestAlarms:
+    """Three faults, three different messages."""
+
+    def test_overwritten_records(self, panel: Panel) -> None:
+        (canary,) = keep(panel)
+        for path in files_of(panel, canary):
+            path.write_bytes(bytes(path.stat().st_size))
+        done = check(panel)
+        assert (done.outcome, done.findings[0].code) == ("wrong", "canary_overwritten")
+
+    def test_deleted_records_stay_lost(self, panel: Panel) -> None:
+        (canary,) = keep(panel)
+        files_of(panel, canary)[0].unlink()
+        for _ in range(2):  # asking would store it anew and hide the loss
+            done = check(panel)
+            assert (done.outcome, done.findings[0].code) == ("lost", "canary_lost")
+        assert len(files_of(panel, canary)) == 2
+
+    def test_another_dtype(self, panel: Panel) -> None:
+        keep(panel)
+        panel.sandbox.control.restart("engine", dtype="float16")
+        done = check(panel)
+        assert (done.outcome, done.findings[0].code) == ("wrong", "canary_layout_changed")
+
+    def test_a_reset_that_lies(self, panel: Panel) -> None:
+        keep(panel)
+        assert check(panel).outcome == "ok"  # now they are in the GPU cache
+        panel.sandbox.control.misbehave("engine", reset_lies=True)
+        done = check(panel)
+        assert (done.outcome, done.findings[0].code) == ("invalid", "canary_reset")
+
+    def test_a_cache_server_that_is_down(self, panel: Panel) -> None:
+        keep(panel)
+        panel.sandbox.control.kill("server")
+        done = check(panel)
+        assert (done.state, done.outcome) == ("failed", "error")
+        assert done.error
+
+
+class TestRefusals:
+    def test_only_passed_runs_are_kept(self, panel: Panel) -> None:
+        panel.sandbox.control.misbehave("engine", reset_refuses=True)
+        run = panel.run(lengths=[150])
+        with pytest.raises(InvalidInput, match="did not pass"):
+            panel.service.canaries.keep(CanaryInput(run_id=run.id), actor="t")
+        for wrong in ("99", "x"):
+            with pytest.raises(InvalidInput, match="no acceptance run"):
+                panel.service.canaries.keep(CanaryInput(run_id=wrong), actor="t")
+
+    def test_an_engine_without_canaries(self, panel: Panel) -> None:
+        with pytest.raises(InvalidInput, match="no canaries"):
+            check(panel)
+
+    def test_canaries_of_others(self, panel: Panel) -> None:
+        keep(panel)
+        body = CanaryRunInput(engine_id=panel.engines[0], canary_ids=["99"])
+        with pytest.raises(InvalidInput) as caught:
+            panel.service.canaries.check(body, actor="t")
+        assert caught.value.errors[0].field == "canary_ids"
+
+    def test_not_beside_an_acceptance_run(self, make_panel: PanelMaker) -> None:
+        panel = make_panel(threads=True)
+        run = panel.service.get(int(panel.run(lengths=[150]).id), wait=20)
+        panel.service.canaries.keep(CanaryInput(run_id=run.id, count=1), actor="t")
+        panel.sandbox.control.misbehave("engine", slow_seconds=30, paths="/v1/completions")
+        active = None
+        while active is None:
+            try:
+                active = panel.run(lengths=[150])
+            except Conflict:  # the keeping is still under way
+                continue
+        with pytest.raises(Conflict, match="acceptance run"):
+            check(panel)
+        panel.service.cancel(int(active.id), actor="t")
+        panel.service.get(int(active.id), wait=10)
+
+
+def reading(**changes: object) -> Reading:
+    tokens = TokenEvidence(300, 0, 256, 256, True, "request_statistics")
+    values = {"name": "c", "kept": answer(), "records": 4, "cold": answer(), "read": answer(), "tokens": tokens}
+    return Reading(**{**values, **changes})  # type: ignore[arg-type]
+
+
+OTHER = answer(ids=(9, 9, 9, 9))
+
+
+class TestJudge:
+    @pytest.mark.parametrize(
+        ("changes", "outcome", "code"),
+        [
+            ({}, "ok", "canary_ok"),
+            ({"missing": ("a",)}, "lost", "canary_lost"),
+            ({"changed": ("a",), "read": OTHER}, "wrong", "canary_overwritten"),
+            ({"changed": ("a",)}, "wrong", "canary_overwritten"),
+            ({"read": OTHER}, "wrong", "canary_wrong"),
+            ({"read": OTHER, "layout_kept": "a", "layout_now": "b"}, "wrong", "canary_layout_changed"),
+            ({"kept": OTHER}, "drift", "canary_drift"),
+            ({"tokens": TokenEvidence(300, 0, 192, 256, False, "request_statistics")}, "lost", "canary_lost"),
+            ({"tokens": TokenEvidence(300, 32, 224, 224, True, "request_statistics")}, "invalid", "canary_reset"),
+            ({"tokens": TokenEvidence(300, None, None, None, None, "none")}, "invalid", "canary_unproven"),
+            ({"read": None}, "invalid", "canary_not_asked"),
+            ({"cold": Answer("c", refusal=Refusal(503, "busy"))}, "error", "canary_not_answered"),
+        ],
+    )
+    def test_each_case(self, changes: dict[str, object], outcome: CanaryOutcome, code: str) -> None:
+        verdict = judge(reading(**changes), tolerance())
+        assert (verdict.outcome, verdict.code) == (outcome, code)
+
+    def test_a_wrong_answer_outweighs_missing_evidence(self) -> None:
+        unknown = TokenEvidence(300, None, None, None, None, "none")
+        assert judge(reading(read=OTHER, tokens=unknown), tolerance()).outcome == "wrong"
+
+    def test_the_worst_counts(self) -> None:
+        assert worst(["ok", "drift", "lost"]) == "lost"
+        assert worst(["ok", "invalid"]) == "invalid"
+        assert worst([]) == "invalid"
+
+    def test_what_became_of_records(self) -> None:
+        kept = [{"store_id": 1, "name": n, "size": 10, "sha256": "aa"} for n in ("a", "b", "c", "d")]
+        key = ObjectKey("m", 1, 0, bytes(32))
+        now = {
+            (1, "a"): OwnRecord(1, "a", key, 10, "aa"),
+            (1, "b"): OwnRecord(1, "b", key, 10, "bb"),
+            (1, "c"): OwnRecord(1, "c", key, 9, None),
+        }
+        assert what_became(kept, now) == (["d"], ["b", "c"])
