@@ -26,6 +26,16 @@ cli.add_typer(token_cli, name="token")
 cli.add_typer(user_cli, name="user")
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+Url = Annotated[
+    str | None,
+    typer.Option(envvar="TIERKEEPER_URL", help="A running panel to work through; without it, the data directory."),
+]
+Token = Annotated[str | None, typer.Option(envvar="TIERKEEPER_TOKEN", help="API token for --url.")]
+Filters = Annotated[
+    list[str] | None,
+    typer.Option("--filter", help="KEY=VALUE as in the records list, such as class=corrupt; repeat it."),
+]
+Removal = Annotated[str, typer.Option(help="quarantine or delete.")]
 
 
 def _version(wanted: bool) -> None:
@@ -118,6 +128,114 @@ def user_create(
     with command_services() as services:
         view = services.auth.create_user(body, actor=COMMAND_PRINCIPAL.actor)
     print(json.dumps(view.model_dump()) if as_json else f"user {view.username} ({view.role}) made")
+
+
+@cli.command()
+def scan(
+    target: Annotated[str, typer.Argument(metavar="STORE|DIRECTORY", help="A store by name or id, or a directory.")],
+    gentle: Annotated[bool, typer.Option(help="Go easy on a slow mount.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Scan a store, or a directory that is no store, and print its summary."""
+    from app.commands.scan import scan_command
+
+    raise typer.Exit(scan_command(target, as_json=as_json, gentle=gentle))
+
+
+@cli.command()
+def plan(
+    policy: Annotated[str | None, typer.Option(help="Policy by name or id.")] = None,
+    store: Annotated[str | None, typer.Option(help="Store by name or id, with --filter.")] = None,
+    filters: Filters = None,
+    removal: Removal = "quarantine",
+    url: Url = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Show exactly what a policy or a filter would remove (nothing is touched)."""
+    from app.commands.clean import CleanOptions
+    from app.commands.clean import plan as run
+
+    options = CleanOptions(
+        policy=policy, store=store, filters=tuple(filters or ()), removal=removal, as_json=as_json, url=url, token=token
+    )
+    raise typer.Exit(run(options))
+
+
+@cli.command()
+def clean(
+    policy: Annotated[str | None, typer.Option(help="Policy by name or id.")] = None,
+    store: Annotated[str | None, typer.Option(help="Store by name or id, with --filter.")] = None,
+    filters: Filters = None,
+    plan_id: Annotated[str | None, typer.Option("--plan", help="A plan made before, by id.")] = None,
+    removal: Removal = "quarantine",
+    url: Url = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Run a policy, a plan, or a filter. Exit: 0 done, 1 goal not reached, 3 trouble."""
+    from app.commands.clean import CleanOptions
+    from app.commands.clean import clean as run
+
+    options = CleanOptions(
+        policy=policy,
+        store=store,
+        filters=tuple(filters or ()),
+        removal=removal,
+        plan=plan_id,
+        as_json=as_json,
+        url=url,
+        token=token,
+    )
+    raise typer.Exit(run(options))
+
+
+@cli.command()
+def accept(
+    engine: Annotated[str, typer.Option(help="Engine by name or id.")],
+    second_engine: Annotated[str | None, typer.Option(help="A second engine (cross_engine, without_cache).")] = None,
+    profile: Annotated[str, typer.Option(help="quick, standard or thorough.")] = "quick",
+    arms: Annotated[str | None, typer.Option(help="Comma-separated arms; default: the profile's.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="Your own prompts: JSON, JSON lines, or one a line.")] = None,
+    api: Annotated[str, typer.Option(help="completions or chat.")] = "completions",
+    mode: Annotated[str | None, typer.Option(help="exact, near_tie or score; default: by the model's layout.")] = None,
+    lengths: Annotated[str | None, typer.Option(help="Comma-separated prompt lengths in tokens.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Requests at a time.")] = 1,
+    deadline: Annotated[float | None, typer.Option(help="Seconds after which the run ends as timeout.")] = None,
+    allow_clear_l1: Annotated[bool, typer.Option(help="Allow clearing the whole L1 of the server.")] = False,
+    keep_records: Annotated[bool, typer.Option(help="Leave the run's own records on disk.")] = False,
+    restart_hook: Annotated[str | None, typer.Option(help="Restart hook by id, for the restart arms.")] = None,
+    report: Annotated[
+        list[Path] | None, typer.Option(help="Write a report; the ending chooses .json, .xml (JUnit), .html or .md.")
+    ] = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Run one acceptance test. Exit: 0 pass, 1 fail, invalid or timeout, 3 error."""
+    from app.commands.accept import AcceptOptions
+    from app.commands.accept import accept as run
+
+    options = AcceptOptions(
+        engine=engine,
+        second_engine=second_engine,
+        profile=profile,
+        arms=arms,
+        prompts=prompts,
+        api=api,
+        mode=mode,
+        lengths=lengths,
+        concurrency=concurrency,
+        deadline=deadline,
+        allow_clear_l1=allow_clear_l1,
+        keep_records=keep_records,
+        restart_hook=restart_hook,
+        report=tuple(report or ()),
+        as_json=as_json,
+        url=url,
+        token=token,
+    )
+    raise typer.Exit(run(options))
 
 
 @cli.command()

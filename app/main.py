@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+import anyio.to_thread
 import structlog
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
@@ -18,7 +19,7 @@ from app.services import Services
 from app.settings import Settings
 from app.web.middleware import Idempotency, RequestContext, RequestLimits, SameOrigin, SecurityHeaders
 from app.web.routers import install_pages
-from app.wiring import Background, build_services
+from app.wiring import Background, apply_targets_file, build_services
 
 log = structlog.get_logger()
 
@@ -38,26 +39,33 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await _start(app, stack)
+            except Exception as error:
+                # uvicorn only says that the start failed: whoever started us reads the reason here.
+                app.state.startup_error = error
+                raise
+            yield
+
+    async def _start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
         data_dir.prepare(settings.data_dir)
         lock = data_dir.ServeLock(settings.data_dir)
         lock.acquire(url or f"http://{settings.host}:{settings.port}")
-        try:
-            services = build_services(settings, clock)
-            migrate.upgrade(services.db, settings.data_dir)
-            made_password = services.auth.ensure_admin()
-            app.state.services = services
-            app.state.metrics = metrics.PanelMetrics(services)
-            background = Background(services)
-            await background.start()
-            services.scheduling.every(10.0, "metrics", app.state.metrics.refresh)
-            if on_ready is not None:
-                on_ready(services, made_password)
-            try:
-                yield
-            finally:
-                await background.stop()
-        finally:
-            lock.release()
+        stack.callback(lock.release)
+        services = build_services(settings, clock)
+        stack.callback(services.db.dispose)
+        migrate.upgrade(services.db, settings.data_dir)
+        made_password = services.auth.ensure_admin()
+        app.state.services = services
+        app.state.metrics = metrics.PanelMetrics(services)
+        background = Background(services)
+        await anyio.to_thread.run_sync(apply_targets_file, services)
+        stack.push_async_callback(background.stop)
+        await background.start()
+        services.scheduling.every(10.0, "metrics", app.state.metrics.refresh)
+        if on_ready is not None:
+            await anyio.to_thread.run_sync(on_ready, services, made_password)
 
     app = FastAPI(
         title="Tierkeeper",
@@ -76,6 +84,7 @@ def create_app(
             Middleware(Idempotency),
         ],
     )
+    app.state.startup_error = None
     problems.install(app)
     app.include_router(_open_routes(app))
     app.include_router(metrics.router)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.to_thread
-from pydantic import ValidationError
+import structlog
+from pydantic import BaseModel, ValidationError
 
+from app.acceptance.removal import CleanupRemover
 from app.acceptance.schemas import AcceptanceRequest
 from app.acceptance.service import AcceptanceService
 from app.audit.service import AuditService
 from app.auth.service import AuthService
+from app.cleanup.schemas import PolicyInput, PolicyPatch
 from app.cleanup.service import CleanupService
 from app.clock import Clock
 from app.database import Database
 from app.errors import InvalidInput
+from app.fleet import targets_file
 from app.fleet.service import FleetService
 from app.layout_watch import LayoutWatch
 from app.records.service import RecordsService
@@ -27,6 +31,8 @@ from app.services import Services
 from app.settings import Settings
 from app.telemetry.poller import Poller
 from app.telemetry.service import TelemetryService
+
+log = structlog.get_logger()
 
 
 def build_services(settings: Settings, clock: Clock) -> Services:
@@ -50,7 +56,15 @@ def build_services(settings: Settings, clock: Clock) -> Services:
         records=records,
         scheduling=scheduling,
     )
-    acceptance = AcceptanceService(db=db, clock=clock, runner=runner, settings=settings, audit=audit, fleet=fleet)
+    acceptance = AcceptanceService(
+        db=db,
+        clock=clock,
+        runner=runner,
+        settings=settings,
+        audit=audit,
+        fleet=fleet,
+        remover=CleanupRemover(runner=runner, records=records, cleanup=cleanup),
+    )
     services = Services(
         settings=settings,
         db=db,
@@ -67,6 +81,37 @@ def build_services(settings: Settings, clock: Clock) -> Services:
     )
     _register_schedules(services)
     return services
+
+
+def apply_targets_file(services: Services) -> None:
+    """Applies TARGETS_FILE, if there is one. Raises InvalidInput or Conflict that name file, line and field."""
+    path = services.settings.targets_file
+    if path is None:
+        return
+    report = targets_file.apply(
+        services.fleet, path, policies=lambda values, actor: _declare_policy(services, values, actor)
+    )
+    log.info("targets_file.applied", created=report.created, changed=report.changed, policies=report.policies)
+
+
+def _declare_policy(services: Services, values: Mapping[str, Any], actor: str) -> None:
+    body = _validated(PolicyInput, values)
+    token = None
+    while True:
+        page = services.cleanup.list_policies(page_size=500, page_token=token)
+        present = next((policy for policy in page.items if policy.name == body.name), None)
+        token = page.next_page_token
+        if present is not None or token is None:
+            break
+    if present is None:
+        services.cleanup.create_policy(body, actor=actor)
+        return
+    if present.store_id != body.store_id:
+        raise InvalidInput.field(
+            "store", f"the policy {body.name!r} belongs to another store; give this one another name"
+        )
+    change = {field: value for field, value in values.items() if field not in ("name", "store_id")}
+    services.cleanup.patch_policy(int(present.id), _validated(PolicyPatch, change), actor=actor)
 
 
 def _register_schedules(services: Services) -> None:
@@ -98,12 +143,19 @@ def _only(options: Mapping[str, Any], known: set[str]) -> None:
 
 
 def _acceptance_request(engine_id: int, options: Mapping[str, Any]) -> AcceptanceRequest:
+    return _validated(AcceptanceRequest, {**options, "engine_id": str(engine_id)}, prefix="options.")
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _validated(model: type[M], values: Mapping[str, Any], *, prefix: str = "") -> M:
     try:
-        return AcceptanceRequest.model_validate({**options, "engine_id": str(engine_id)})
+        return model.model_validate(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise InvalidInput.field(f"options.{field}", first["msg"]) from None
+        raise InvalidInput.field(f"{prefix}{field}", first["msg"]) from None
 
 
 class Background:
@@ -139,4 +191,3 @@ class Background:
                 await self._polling
         await anyio.to_thread.run_sync(self._services.scheduling.stop)
         await anyio.to_thread.run_sync(self._services.runner.stop)
-        self._services.db.dispose()

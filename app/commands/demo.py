@@ -42,7 +42,7 @@ def demo(settings: Settings) -> None:
     if "poll_seconds" not in settings.model_fields_set:
         # Somebody who tries the panel wants to see it move.
         settings = settings.model_copy(update={"poll_seconds": POLL_SECONDS})
-    child, facts = _start_sandbox(settings.data_dir / "sandbox")
+    child, facts = _start_sandbox(settings.data_dir.resolve() / "sandbox")
     try:
         serve(settings, before_serving=lambda services: _prepare(services, facts))
     finally:

@@ -34,6 +34,8 @@ def configure_logging(level: str) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    # A failed start is told by `serve` itself, in one line; requests that crash are logged by app.api.problems.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 
 def serve(settings: Settings, *, before_serving: Callable[[Services], None] | None = None) -> None:
@@ -58,8 +60,9 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
             if self.started:
                 print("\n".join([f"Tierkeeper on {url}", *sign_in]), flush=True)
 
+    app = create_app(settings, url=url, on_ready=ready)
     config = uvicorn.Config(
-        create_app(settings, url=url, on_ready=ready),
+        app,
         workers=1,
         access_log=False,
         log_config=None,
@@ -69,8 +72,8 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
     )
     server = Server(config)
     server.run(sockets=[sock])
-    if not server.started:
-        raise SystemExit(3)
+    if app.state.startup_error is not None:
+        raise app.state.startup_error
 
 
 def _bind(host: str, port: int) -> socket.socket:

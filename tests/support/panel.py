@@ -84,7 +84,8 @@ def running_panel(data_dir: Path, *, clock: Clock = system_clock, **environment:
     thread.start()
     assert ready.wait(30), "the panel did not start within 30 s"
     if failure or not found:
-        raise AssertionError(f"the panel did not start: {failure}")
+        sock.close()
+        raise app.state.startup_error or AssertionError(f"the panel did not start: {failure}")
     panel = Panel(f"http://127.0.0.1:{sock.getsockname()[1]}", found[0])
     try:
         yield panel

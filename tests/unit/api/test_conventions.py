@@ -27,7 +27,7 @@ class TestProcess:
 
     def test_a_second_panel_on_the_same_data_directory_refuses_and_names_the_first(self, panel: Panel) -> None:
         with (
-            pytest.raises(AssertionError, match="already serves this data directory: process"),
+            pytest.raises(Conflict, match="already serves this data directory: process"),
             running_panel(panel.services.settings.data_dir),
         ):
             pass
