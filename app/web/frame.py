@@ -154,7 +154,8 @@ def _read_flash(cookie: str | None) -> Toast | None:
 def _frame(role: str) -> Callable[..., Frame]:
     required = RequireRole(role)
 
-    def build(request: Request, services: ServicesDep, principal: Annotated[Principal, Depends(required)]) -> Frame:
+    # As a default: an annotation naming the local `required` could not be resolved from its text.
+    def build(request: Request, services: ServicesDep, principal: Principal = Depends(required)) -> Frame:
         return Frame(request, services, principal, request.app.state.templates)
 
     return build
