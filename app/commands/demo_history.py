@@ -27,11 +27,11 @@ def seed_history(services: Services, server_id: int, engine_ids: list[int], fact
         latest = session.scalars(
             select(Observation)
             .where(Observation.server_id == server_id, Observation.ok)
-            .order_by(Observation.id.desc())
+            .order_by(Observation.last_at.desc())
             .limit(1)
         ).one()
         layouts = [KVLayout.from_json(context) for context in latest.contexts.values()]
-        for row in _observations(server_id, latest, layouts, facts):
+        for row in _observations(server_id, latest, layouts, facts, now):
             session.add(row)
         for series_id, points in _samples(session, server_id, engine_ids, now):
             rows = [{"series_id": series_id, "at": at, "value": value} for at, value in points]
@@ -39,34 +39,34 @@ def seed_history(services: Services, server_id: int, engine_ids: list[int], fact
 
 
 def _observations(
-    server_id: int, latest: Observation, layouts: list[KVLayout], facts: Mapping[str, Any]
+    server_id: int, latest: Observation, layouts: list[KVLayout], facts: Mapping[str, Any], now: float
 ) -> Iterator[Observation]:
-    """One row a span between two changes of what was registered."""
-    ended = [epoch for epoch in facts["epochs"] if epoch["end"] is not None]
-    cuts = sorted({epoch["start"] for epoch in ended} | {epoch["end"] for epoch in ended})
+    """One row a span between two changes of what was registered, up to the last change."""
+    epochs = facts["epochs"]
+    cuts = sorted({epoch["start"] for epoch in epochs} | {epoch["end"] for epoch in epochs if epoch["end"]})
     for start, end in pairwise(cuts):
         contexts = {}
-        for number, epoch in enumerate(ended):
-            if epoch["start"] <= start and end <= epoch["end"]:
+        for number, epoch in enumerate(epochs):
+            if epoch["start"] <= start and end <= (epoch["end"] or now):
                 layout = _like(layouts, epoch["model"], epoch["dtype"])
                 contexts[str(9_000_000 + number)] = layout.to_dict()
-        if contexts:
-            yield Observation(
-                server_id=server_id,
-                first_at=start,
-                last_at=end - 60,
-                polls=int((end - start) / 10),
-                ok=True,
-                instance_id="sandbox-before",
-                process_start=start - 30,
-                lmcache_version=latest.lmcache_version,
-                contexts=contexts,
-                engine_starts={},
-                engine_ids=sorted(contexts),
-                drained=True,
-                clock_offset=0.0,
-                reap_timeout_seconds=latest.reap_timeout_seconds,
-            )
+        this_process = latest.process_start is not None and start >= latest.process_start
+        yield Observation(
+            server_id=server_id,
+            first_at=start + 60,
+            last_at=end - 60,
+            polls=max(1, int((end - start) / 10)),
+            ok=True,
+            instance_id=latest.instance_id if this_process else "sandbox-before",
+            process_start=latest.process_start if this_process else start - 30,
+            lmcache_version=latest.lmcache_version,
+            contexts=contexts,
+            engine_starts={},
+            engine_ids=sorted(contexts),
+            drained=True,
+            clock_offset=0.0,
+            reap_timeout_seconds=latest.reap_timeout_seconds,
+        )
 
 
 def _like(layouts: list[KVLayout], model: str, dtype: str) -> KVLayout:

@@ -27,7 +27,6 @@ async def _main(directory: Path, since: float) -> None:
                     "engines": sandbox.engine_urls,
                     "control": sandbox.control_url,
                     "store": str(sandbox.store_path),
-                    "layout_changed_at": since - 9 * 86_400.0,
                     "epochs": [
                         {
                             "model": epoch.model_path,

@@ -20,6 +20,12 @@ from app.sandbox.world import World
 
 DAY = 86_400.0
 RETIRED_MODEL = "/models/atlas-6b-v1"
+# The story: the first engine has run under one layout for weeks, but for a trial with another dtype this morning. What
+# the trial left behind is served as wrong answers, and nothing but its time of writing tells it from the rest.
+HISTORY = 40 * DAY
+TRIAL_BEGAN = 3 * 3600.0
+TRIAL_ENDED = 2.25 * 3600.0
+SERVER_UP = 30 * DAY
 _SALTS = ("tenant-a", "tenant-b")
 _BUDGET = 36_000_000
 
@@ -51,20 +57,21 @@ class SeedReport:
 
 
 def demo_specs(now: float) -> tuple[list[ServerSpec], list[EngineSpec], SandboxConfig]:
-    """(servers, engines, config) of the demo: two models behind one small server, restarted with another dtype 9 days
-    ago, answers that take a realistic time, L1 small enough to work at its watermark."""
-    changed = now - 9 * DAY
+    """(servers, engines, config) of the demo: two models behind one small server, the first restarted after a trial
+    with another dtype, answers that take a realistic time, L1 small enough to work at its watermark."""
     server = ServerSpec(
         l1_bytes=6_291_456,
         eviction_ratio=0.2,
         metrics_sample_rate=0.1,
-        started_at=changed + 40,
+        started_at=now - SERVER_UP,
         l2_store_delay_seconds=0.05,
     )
     layout = KVLayout(values_per_layer=32)
     engines = [
-        EngineSpec("/models/atlas-8b-instruct", "atlas-8b", layout=layout, l0_blocks=160, started_at=changed + 95),
-        EngineSpec("/models/atlas-coder-3b", "atlas-coder", layout=layout, l0_blocks=160, started_at=changed + 120),
+        EngineSpec(
+            "/models/atlas-8b-instruct", "atlas-8b", layout=layout, l0_blocks=160, started_at=now - TRIAL_ENDED + 95
+        ),
+        EngineSpec("/models/atlas-coder-3b", "atlas-coder", layout=layout, l0_blocks=160, started_at=now - 20 * DAY),
     ]
     return [server], engines, SandboxConfig(latency=Latency.realistic())
 
@@ -84,9 +91,7 @@ class _Seeder:
         self._now = now
         self._rng = random.Random(world.config.seed + 40)  # noqa: S311
         server = world.servers[0]
-        started = server.started_at
-        changed = started - 40 if now - started > DAY else now - 9 * DAY
-        self.report = SeedReport(seeded_at=now, layout_changed_at=changed)
+        self.report = SeedReport(seeded_at=now, layout_changed_at=now - TRIAL_ENDED)
         self._chunk = server.spec.chunk_size
         self._tmp = server.spec.relative_tmp_dir
         self._engines = list({e.spec.model_path: e.spec for e in world.engines}.values())
@@ -97,56 +102,54 @@ class _Seeder:
 
     def records(self) -> None:
         """Current, stale and incompatible records of the served models, and those of a model that is gone."""
-        changed, now = self.report.layout_changed_at, self._now
+        now = self._now
+        began, ended = now - TRIAL_BEGAN, now - TRIAL_ENDED
         for number, spec in enumerate(self._engines):
-            layout = spec.layout
-            self._epoch(spec, layout, changed, None)
             for _ in self._times(260 - 60 * number):
-                written = self._rng.uniform(changed + 600, now - 3600)
+                written = self._rng.uniform(now - 9 * DAY, began - 600)
                 used = self._rng.uniform(max(written, now - 1.5 * DAY), now - 60)
-                self._record("current", spec, layout, written, used)
+                self._record("current", spec, spec.layout, written, used)
             for _ in self._times(150 - 40 * number):
-                written = self._rng.uniform(changed + 600, now - 6 * DAY)
-                self._record("stale", spec, layout, written, min(now - 5 * DAY, written + self._rng.uniform(0, DAY)))
-        first = self._engines[0]
-        old = replace(first.layout, dtype="float16" if first.layout.dtype == "bfloat16" else "bfloat16")
-        self._epoch(first, old, changed - 25 * DAY, changed)
-        for _ in self._times(380):
-            written = self._rng.uniform(changed - 25 * DAY, changed - 1800)
-            self._record("incompatible", first, old, written, self._rng.uniform(written, now - DAY))
-        for spec in self._engines[1:]:
-            self._epoch(spec, spec.layout, changed - 20 * DAY, changed)
-            for _ in self._times(60):
-                written = self._rng.uniform(changed - 20 * DAY, changed - 1800)
+                written = self._rng.uniform(now - HISTORY + DAY, now - 16 * DAY)
                 self._record("stale", spec, spec.layout, written, written + self._rng.uniform(0, DAY))
+        first = self._engines[0]
+        trial = replace(first.layout, dtype="float16" if first.layout.dtype == "bfloat16" else "bfloat16")
+        self._epoch(first, first.layout, now - HISTORY, began)
+        self._epoch(first, trial, began, ended)
+        self._epoch(first, first.layout, ended, None)
+        for spec in self._engines[1:]:
+            self._epoch(spec, spec.layout, now - HISTORY, None)
+        for _ in self._times(380):
+            written = self._rng.uniform(began + 300, ended - 300)
+            self._record("incompatible", first, trial, written, self._rng.uniform(written, now - 60))
         retired = replace(first, model_path=RETIRED_MODEL)
-        self._epoch(retired, old, changed - 40 * DAY, changed - 26 * DAY)
+        self._epoch(retired, trial, now - HISTORY, now - 26 * DAY)
         for _ in self._times(120):
-            written = self._rng.uniform(changed - 40 * DAY, changed - 26 * DAY)
-            self._record("retired_model", retired, old, written, written + self._rng.uniform(0, DAY))
+            written = self._rng.uniform(now - HISTORY, now - 26 * DAY)
+            self._record("retired_model", retired, trial, written, written + self._rng.uniform(0, DAY))
 
     def damaged(self) -> None:
         """Short and empty records of the live layout: a crash, a full disk."""
-        spec, changed, now = self._engines[0], self.report.layout_changed_at, self._now
+        spec, now = self._engines[0], self._now
         for count, kind, share in ((18, "short", None), (12, "empty", 0.0)):
             for _ in range(count):
-                written = self._rng.uniform(changed + 600, now - 3600)
+                written = self._rng.uniform(now - 9 * DAY, now - TRIAL_BEGAN - 600)
                 key, body = self._object(spec, spec.layout)
                 keep = int(len(body) * (self._rng.uniform(0.1, 0.9) if share is None else share))
                 self._write(kind, key.file_name(), body[:keep], written, written)
 
     def leftovers(self) -> None:
         """Unfinished writes of both forms, names of old versions, and files that are none of ours."""
-        spec, changed, now = self._engines[0], self.report.layout_changed_at, self._now
+        spec, now = self._engines[0], self._now
         for number in range(14):
             key, body = self._object(spec, spec.layout)
-            written = self._rng.uniform(changed, now - 0.5 * DAY)
+            written = self._rng.uniform(now - 9 * DAY, now - 0.5 * DAY)
             in_folder = self._tmp is not None and number < 9
             name = f"{self._tmp}/{key.file_name()}" if in_folder else f"{key.stem()}.tmp"
             self._write("temporary", name, body[: len(body) // (2 + number % 3)], written, written)
         for number in range(40):
             key, body = self._object(spec, spec.layout)
-            written = self._rng.uniform(changed - 80 * DAY, changed - 45 * DAY)
+            written = self._rng.uniform(now - 90 * DAY, now - 55 * DAY)
             head, _, rest = key.stem().replace(f"@{key.object_group:x}@", "@", 1).partition("@" + key.chunk_hash)
             stem = f"{head}@{key.chunk_hash}{rest}"
             self._write("legacy_name", f"{stem}.data", body, written, written + number * 60)

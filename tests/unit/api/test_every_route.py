@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 
 from app.api.deps import RequireRole
 from app.main import create_app
@@ -20,16 +20,17 @@ OPEN = {"/livez", "/readyz", "/metrics", "/login"}
 READS_BY_POST = {"/logout", "/api/v1/probes"}
 
 
-def routes() -> list[APIRoute]:
+def routes() -> list[Any]:
+    """Every route with its effective path and dependencies: FastAPI keeps included routers apart until asked."""
     app = create_app(load_settings({}))
-    return [route for route in _flatten(app.routes) if isinstance(route, APIRoute)]
+    return [route for route in _flatten(app.routes) if getattr(route, "dependant", None) is not None]
 
 
-def _flatten(found: object) -> Iterator[object]:
-    for route in found:  # type: ignore[attr-defined]
-        inner = getattr(route, "routes", None)
-        if inner and not isinstance(route, APIRoute):
-            yield from _flatten(inner)
+def _flatten(found: Any) -> Iterator[Any]:
+    for route in found:
+        contexts = getattr(route, "effective_route_contexts", None)
+        if contexts is not None:
+            yield from _flatten(contexts())
         else:
             yield route
 
