@@ -133,6 +133,8 @@ def _arm(arm: ArmEvidence, evidence: RunEvidence) -> list[Finding]:
     totals = arm.totals
     if arm.name == "without_cache":
         return []  # an engine without the connector: there is nothing to be shown but its answers
+    if arm.answered == 0:
+        return []  # all refused: the comparison says what that means
     if totals is None:
         return [
             Finding("no_token_evidence", "invalid", "nothing says how many tokens were cached", fixes.STATS, arm.name)
