@@ -1,0 +1,170 @@
+"""Fetches the facts: network and disk, never inside a database session. The only impure part before the verdicts.
+
+All servers and engines of a run are read at the same time; what one does not answer is a reason in its reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from app.checks import host
+from app.checks.assemble import NO_TEXTS, EngineLook, ServerLook, StoreLook, Texts, record_sizes
+from app.errors import StoreError, TargetError
+from app.lmcache.client import LMCacheClient, ServerReading, poll_server
+from app.lmcache.configuration import AdapterConfig
+from app.vllm.client import VLLMClient, poll_engine
+
+_ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104
+_MOST_ADDRESSES = 3
+
+
+@dataclass(frozen=True)
+class ServerRequest:
+    """A server to look at. `store_paths`: the server's name for a directory -> (path here, policies that bound it).
+
+    `probe`: whether its stores may be written to for a moment.
+    """
+
+    name: str
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store_paths: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    texts: Texts = NO_TEXTS
+    probe: bool = True
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """An engine to look at."""
+
+    name: str
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    texts: Texts = NO_TEXTS
+
+
+def gather(
+    servers: Sequence[ServerRequest], engines: Sequence[EngineRequest], *, write_probe: bool
+) -> tuple[list[ServerLook], list[EngineLook]]:
+    """Look at all of them, in the order given. Network first, then the disk; call it in a worker thread."""
+    addresses = host.own_addresses()
+    found = asyncio.run(_read(servers, engines, addresses))
+    looks = [
+        replace(look, stores=_stores(request, look, write_probe and request.probe))
+        for request, look in zip(servers, found[0], strict=True)
+    ]
+    return looks, found[1]
+
+
+async def _read(
+    servers: Sequence[ServerRequest], engines: Sequence[EngineRequest], addresses: tuple[str, ...]
+) -> tuple[list[ServerLook], list[EngineLook]]:
+    gate = asyncio.Semaphore(16)
+
+    async def one_server(request: ServerRequest) -> ServerLook:
+        async with gate:
+            return await _server(request, addresses)
+
+    async def one_engine(request: EngineRequest) -> EngineLook:
+        async with gate:
+            return await _engine(request, addresses)
+
+    looks = await asyncio.gather(
+        asyncio.gather(*(one_server(item) for item in servers)), asyncio.gather(*(one_engine(item) for item in engines))
+    )
+    return list(looks[0]), list(looks[1])
+
+
+async def _server(request: ServerRequest, addresses: tuple[str, ...]) -> ServerLook:
+    async with LMCacheClient(request.url, api_key=request.api_key, headers=request.headers) as client:
+        reading = await poll_server(client)
+    parts = urlsplit(request.url)
+    local = host.is_local(parts.hostname or "", addresses)
+    return ServerLook(
+        name=request.name,
+        url=request.url,
+        reading=reading,
+        local=local,
+        api_key_used=request.api_key is not None or bool(request.headers),
+        answers_from=await _open_addresses(request.url, reading, local, addresses),
+        texts=request.texts,
+    )
+
+
+async def _engine(request: EngineRequest, addresses: tuple[str, ...]) -> EngineLook:
+    async with VLLMClient(request.url, api_key=request.api_key, headers=request.headers) as client:
+        reading = await poll_engine(client)
+    local = host.is_local(urlsplit(request.url).hostname or "", addresses)
+    return EngineLook(name=request.name, url=request.url, reading=reading, local=local, texts=request.texts)
+
+
+async def _open_addresses(
+    url: str, reading: ServerReading, local: bool, addresses: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """Addresses beyond loopback at which the port answers without a key; None where there is nothing to try.
+
+    Only the very port that just answered HTTP is tried: a request to a message port would end the server's messages.
+    """
+    parts = urlsplit(url)
+    if not reading.http_up or reading.config is None:
+        return None
+    if local and reading.config.http_host in _ALL_INTERFACES:
+        hosts = list(addresses[:_MOST_ADDRESSES])
+    elif not local and parts.hostname:
+        hosts = [parts.hostname]
+    else:
+        return None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    answered = []
+    for name in hosts:
+        shown = f"[{name}]" if ":" in name else name
+        try:
+            target = f"{parts.scheme}://{shown}:{port}{parts.path.rstrip('/')}"
+            async with LMCacheClient(target, connect_timeout=1.0, read_timeout=2.0) as client:
+                await client.healthcheck()
+            answered.append(f"{shown}:{port}")
+        except TargetError:
+            continue
+    return tuple(answered)
+
+
+def _stores(request: ServerRequest, look: ServerLook, write_probe: bool) -> dict[int, StoreLook]:
+    config = look.reading.config
+    if config is None:
+        return {}
+    sizes = record_sizes(look.reading.layouts().values())
+    return {adapter.index: _store(request, look, adapter, sizes, write_probe) for adapter in config.adapters}
+
+
+def _store(
+    request: ServerRequest, look: ServerLook, adapter: AdapterConfig, sizes: tuple[int, ...], write_probe: bool
+) -> StoreLook:
+    base = adapter.base_path
+    if base is None:
+        return StoreLook(unseen_reason="this adapter has no directory")
+    registered = request.store_paths.get(base.rstrip("/") or base)
+    policies = registered[1] if registered is not None else None
+    if registered is None and not look.local:
+        return StoreLook(unseen_reason="the directory is on the server's host, and no store here stands for it")
+    path = registered[0] if registered is not None else base.rstrip("/")
+    if registered is None and (why := host.usable_directory(path)) is not None:
+        return StoreLook(unseen_reason=why)
+    try:
+        facts = host.store_facts(path, adapter.relative_tmp_dir)
+    except StoreError as error:
+        return StoreLook(unseen_reason=error.detail, policies=policies)
+    probe = None
+    if write_probe:
+        probe = host.write_probe(
+            path,
+            adapter.relative_tmp_dir,
+            direct=bool(adapter.use_odirect),
+            size=max(sizes, default=facts.block_size or 4096),
+            block_size=facts.block_size,
+        )
+    return StoreLook(facts=facts, probe=probe, policies=policies)

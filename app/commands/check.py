@@ -1,0 +1,153 @@
+"""`tierkeeper check`: the settings to verify of one server-engine pair, or of texts before anything is started.
+
+Plain addresses need no database and no running panel; names and ids are looked up in the data directory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.checks import host
+from app.checks.assemble import Texts
+from app.checks.base import Finding
+from app.checks.commands import check_texts
+from app.checks.direct import check_targets
+from app.checks.gather import EngineRequest, ServerRequest
+from app.checks.inputs import ENGINE_MARKER, SERVER_MARKER
+from app.checks.views import finding_view
+from app.errors import InvalidInput
+from app.fleet.addresses import parse_address
+
+_MARKS = {"fail": "FAIL", "warn": "warn", "unknown": "  ? ", "ok": " ok "}
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What the command was given. Files are paths, ``-`` is stdin."""
+
+    server: str | None = None
+    engine: str | None = None
+    also: tuple[str, ...] = ()
+    log: str | None = None
+    server_log: str | None = None
+    environment: str | None = None
+    commands: str | None = None
+    write_probe: bool = True
+    all_verdicts: bool = False
+    as_json: bool = False
+
+
+def check_command(options: CheckOptions) -> int:
+    """Prints the verdicts, worst first. Exit status: 0 no fail, 1 any fail, 3 a target does not answer.
+
+    Raises InvalidInput for options that cannot be used.
+    """
+    engine_log = _log(options.log, "--log", ENGINE_MARKER)
+    server_log = _log(options.server_log, "--server-log", SERVER_MARKER)
+    environment = _text(options.environment, "--environment")
+    commands = _text(options.commands, "--commands")
+    if options.server is None and options.engine is None:
+        if not (engine_log or server_log or environment or commands):
+            raise InvalidInput.field("--server", "give --server URL, --engine URL, or texts (--commands, --log, …)")
+        found = check_texts(commands=commands, environment=environment, engine_log=engine_log, server_log=server_log)
+        _print(found, options)
+        return _status(found)
+    server = None if options.server is None else _server(options.server, server_log)
+    engine = None if options.engine is None else _engine(options.engine, engine_log, environment)
+    result = check_targets(
+        server,
+        engine,
+        others=[_server(item, "") for item in options.also],
+        commands=commands,
+        write_probe=options.write_probe,
+    )
+    _print(result.findings, options)
+    if result.unreachable:
+        print(f"tierkeeper: no answer from {', '.join(result.unreachable)}", file=sys.stderr)
+        return 3
+    return _status(result.findings)
+
+
+def _status(findings: Sequence[Finding]) -> int:
+    return 1 if any(item.verdict == "fail" for item in findings) else 0
+
+
+def _server(target: str, log: str) -> ServerRequest:
+    texts = Texts(log=log)
+    if "://" in target:
+        return ServerRequest(name=target, url=parse_address(target, field="--server").url, texts=texts)
+    from app.commands.context import command_services
+
+    with command_services() as services:
+        ident = services.fleet.find("server", target)
+        found = services.fleet.server_target(ident)
+        bounding = getattr(services, "checks", None)
+        paths = {
+            store.server_path.rstrip("/"): (store.path, bounding.bounding_policies(store.id) if bounding else ())
+            for store in services.fleet.store_targets(ident)
+        }
+    return ServerRequest(
+        name=found.name,
+        url=found.url,
+        api_key=found.api_key,
+        headers=found.headers,
+        store_paths=paths,
+        texts=texts,
+    )
+
+
+def _engine(target: str, log: str, environment: str) -> EngineRequest:
+    texts = Texts(log=log, environment=environment)
+    if "://" in target:
+        return EngineRequest(name=target, url=parse_address(target, field="--engine").url, texts=texts)
+    from app.commands.context import command_services
+
+    with command_services() as services:
+        found = services.fleet.engine_target(services.fleet.find("engine", target))
+    return EngineRequest(name=found.name, url=found.url, api_key=found.api_key, headers=found.headers, texts=texts)
+
+
+def _text(path: str | None, option: str) -> str:
+    if path is None:
+        return ""
+    if path == "-":
+        return sys.stdin.read()
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise InvalidInput.field(option, f"{path} cannot be read ({error.strerror})") from error
+
+
+def _log(path: str | None, option: str, marker: bytes) -> str:
+    if path is None or path == "-":
+        return _text(path, option)
+    try:
+        return host.read_log(Path(path), marker)
+    except OSError as error:
+        raise InvalidInput.field(option, f"{path} cannot be read ({error.strerror or error})") from error
+
+
+def _print(findings: Sequence[Finding], options: CheckOptions) -> None:
+    if options.as_json:
+        shown = [finding_view(item).model_dump(mode="json", exclude=_NOT_KEPT) for item in findings]
+        print(json.dumps({"checks": shown}, indent=2 if sys.stdout.isatty() else None))
+        return
+    hidden = 0
+    for item in findings:
+        if item.verdict == "ok" and not options.all_verdicts:
+            hidden += 1
+            continue
+        print(f"{_MARKS[item.verdict]}  {item.title}  [{item.check_id}: {item.subject}]")
+        print(f"      {item.evidence}")
+        if item.fix:
+            print(f"      fix: {item.fix}")
+    if hidden:
+        print(f"{hidden} checks are ok (--all shows them)")
+
+
+#: Of a kept finding only.
+_NOT_KEPT = {"server_id", "engine_id", "since", "checked_at"}
