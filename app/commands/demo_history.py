@@ -31,7 +31,9 @@ def seed_history(services: Services, server_id: int, engine_ids: list[int], fact
             .limit(1)
         ).one()
         layouts = [KVLayout.from_json(context) for context in latest.contexts.values()]
-        for row in _observations(server_id, latest, layouts, facts, now):
+        past = list(_observations(server_id, latest, layouts, facts, now))
+        for number, row in enumerate(past):
+            row.id = number - len(past)  # before every row of the poller: ids grow with time
             session.add(row)
         for series_id, points in _samples(session, server_id, engine_ids, now):
             rows = [{"series_id": series_id, "at": at, "value": value} for at, value in points]

@@ -174,7 +174,7 @@ class ScanDesk:
         """
         began = self._clock()
         deadline = began + min(_SETTLE_AT_MOST, known.margin_seconds + 2 * self._poll_seconds + 1.0)
-        while known.context.fresh:
+        while known.context.fresh and self._clock() < deadline:
             newest = _newest_unseen(path, known)
             if newest is None or known.newest_poll is None:
                 break
