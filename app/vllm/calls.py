@@ -242,7 +242,14 @@ class VLLMClient:
         deadline = request.deadline_seconds
         await self._http.prepare()
         began = time.perf_counter()
-        async with self._http.open("POST", path, payload=body, deadline=deadline, read_timeout=deadline) as response:
+
+        def sending() -> None:
+            nonlocal began
+            began = time.perf_counter()
+
+        async with self._http.open(
+            "POST", path, payload=body, deadline=deadline, read_timeout=deadline, on_sending=sending
+        ) as response:
             status = response.status_code
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if status >= 300:

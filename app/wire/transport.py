@@ -12,7 +12,7 @@ import functools
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -181,8 +181,13 @@ class TargetHttp:
         payload: object = None,
         deadline: float | None = None,
         read_timeout: float | None = None,
+        on_sending: Callable[[], None] | None = None,
     ) -> AsyncIterator[httpx.Response]:
-        """The response with its body unread; body of the ``with`` and all reading fall under the deadline (seconds)."""
+        """The response with its body unread; body of the ``with`` and all reading fall under the deadline (seconds).
+
+        `on_sending` is called when the request's first byte is about to go out, which is when a measurement begins:
+        building the request and finding a connection is this client's own time, not the target's.
+        """
         if self._client is None:
             raise RuntimeError("use the client as an async context manager")
         seconds = deadline or self.deadline
@@ -195,6 +200,8 @@ class TargetHttp:
                 request = self._client.build_request(
                     method, self.base_url + path, params=params, json=payload, timeout=timeout
                 )
+                if on_sending is not None:
+                    request.extensions["trace"] = _at_first_byte(on_sending)
                 response = await self._client.send(request, stream=True)
                 self.date = _date(response.headers.get("date")) or self.date
                 greeting.remember(self._host, self._port)
@@ -277,6 +284,19 @@ def describe_error(status: int, body: bytes) -> str:
 def describe_value(value: object) -> str:
     """As `describe_error`, for a body that is parsed already."""
     return fields.clean_text(" ".join(_sentence(value).split()))[:_SENTENCE] or "no explanation"
+
+
+def _at_first_byte(call: Callable[[], None]) -> Callable[[str, object], Awaitable[None]]:
+    """An httpcore trace that calls once, when the head of the request is written (to a pooled connection or a new one).
+
+    Where a stale connection made the request go out again, the last time counts.
+    """
+
+    async def trace(event: str, _info: object) -> None:
+        if event.endswith("send_request_headers.started"):
+            call()
+
+    return trace
 
 
 def _sentence(value: object) -> str:
