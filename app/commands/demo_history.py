@@ -18,6 +18,8 @@ from app.telemetry.tables import Observation, SampleRaw, Series
 
 DAY = 86_400.0
 STEP_SECONDS = 60
+# Between two layouts the engine is away for about this long.
+RESTART_SECONDS = 120.0
 
 
 def seed_history(services: Services, server_id: int, engine_ids: list[int], facts: Mapping[str, Any]) -> None:
@@ -43,9 +45,9 @@ def seed_history(services: Services, server_id: int, engine_ids: list[int], fact
 def _observations(
     server_id: int, latest: Observation, layouts: list[KVLayout], facts: Mapping[str, Any], now: float
 ) -> Iterator[Observation]:
-    """One row a span between two changes of what was registered, up to the last change."""
+    """One row a span between two changes of what was registered, up to now."""
     epochs = facts["epochs"]
-    cuts = sorted({epoch["start"] for epoch in epochs} | {epoch["end"] for epoch in epochs if epoch["end"]})
+    cuts = sorted({epoch["start"] for epoch in epochs} | {epoch["end"] for epoch in epochs if epoch["end"]} | {now})
     for start, end in pairwise(cuts):
         contexts = {}
         for number, epoch in enumerate(epochs):
@@ -55,15 +57,15 @@ def _observations(
         this_process = latest.process_start is not None and start >= latest.process_start
         yield Observation(
             server_id=server_id,
-            first_at=start + 60,
-            last_at=end - 60,
+            first_at=start + (RESTART_SECONDS if start > cuts[0] else 0.0),
+            last_at=end - (RESTART_SECONDS if end < now else 1.0),
             polls=max(1, int((end - start) / 10)),
             ok=True,
             instance_id=latest.instance_id if this_process else "sandbox-before",
             process_start=latest.process_start if this_process else start - 30,
             lmcache_version=latest.lmcache_version,
             contexts=contexts,
-            engine_starts={},
+            engine_starts=latest.engine_starts if end == now else {},
             engine_ids=sorted(contexts),
             drained=True,
             clock_offset=0.0,
