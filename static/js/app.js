@@ -182,7 +182,7 @@
   function theme(next) {
     if (next === "auto") delete root.dataset.theme;
     else root.dataset.theme = next;
-    const base = document.body.dataset.prefix || "/";
+    const base = document.body.dataset.prefix.replace(/(.)\/$/, "$1");
     document.cookie = `tierkeeper-theme=${next}; Path=${base}; Max-Age=31536000; SameSite=Lax`;
     const button = $("[data-theme-toggle]");
     if (button) {

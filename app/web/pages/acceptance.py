@@ -76,7 +76,7 @@ def _start_page(frame: Frame, form: FormState, estimate: EstimateView | None = N
 
 @router.get("/new")
 def start_page(
-    frame: OperatorFrame,
+    frame: ViewerFrame,
     engine_id: Annotated[str, Query(max_length=40)] = "",
     profile: Annotated[str, Query(max_length=20)] = "quick",
 ) -> Response:

@@ -1,4 +1,4 @@
-"""Signing in and out, and the choice of the theme."""
+"""Signing in and out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.audit.service import client_address
 from app.errors import NotSignedIn, TooManyRequests
 from app.web.contexts import LoginPage
 from app.web.forms import FormState
-from app.web.frame import THEME_COOKIE, THEMES, FormValues, ViewerFrame, make_shell, one, root_path, safe_next
+from app.web.frame import FormValues, ViewerFrame, make_shell, one, root_path, safe_next
 
 router = APIRouter()
 
@@ -67,13 +67,3 @@ def logout(frame: ViewerFrame) -> Response:
     response.delete_cookie(name, path="/" if secure else root_path(frame.request) or "/", secure=secure, httponly=True)
     return response
 
-
-@router.post("/theme")
-def theme(frame: ViewerFrame, values: FormValues) -> Response:
-    chosen = one(values, "theme") or "auto"
-    response = RedirectResponse(root_path(frame.request) + safe_next(one(values, "next") or "/"), 303)
-    if chosen in THEMES:
-        response.set_cookie(
-            THEME_COOKIE, chosen, path=root_path(frame.request) or "/", max_age=365 * 86400, samesite="lax"
-        )
-    return response
