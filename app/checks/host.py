@@ -223,13 +223,9 @@ def _write(fd: int, length: int, direct: bool) -> WriteProbe:
     # anonymous maps begin on a page: O_DIRECT wants the address aligned too
     with mmap.mmap(-1, length) as sent, mmap.mmap(-1, length) as back:
         sent.write((_PATTERN * (length // len(_PATTERN) + 1))[:length])
-        done = 0
-        view = memoryview(sent)
-        try:
-            while done < length:
-                done += os.pwrite(fd, view[done:], done)
-        finally:
-            view.release()
+        written = os.pwrite(fd, sent, 0)
+        if written != length:
+            return WriteProbe("refused", f"ENOSPC: room for {written} of {length} bytes", direct, length, "ENOSPC")
         os.fsync(fd)
         got = os.preadv(fd, [back], 0)
         if got != length or back[:] != sent[:]:
