@@ -30,7 +30,6 @@ def scan_unregistered(
 
     Raises StoreError when the directory cannot be read, Conflict when it is being scanned by somebody else.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     with StoreDirectory.open(directory) as opened:
         outcome = scan_directory(
             opened,

@@ -137,12 +137,14 @@ class Inventory:
         """An existing inventory, for reading and small writes; None when there is none that this version can read."""
         if not path.is_file():
             return None
-        connection = _connect(path)
         try:
-            if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
-                return cls(path, connection)
+            connection = _connect(path)
+        except sqlite3.OperationalError:
+            raise  # busy or out of room: not the file's fault
         except sqlite3.DatabaseError:
-            pass  # cut off or not ours: a scan makes a new one
+            return None  # cut off or not ours: a scan makes a new one
+        if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+            return cls(path, connection)
         connection.close()
         return None
 
@@ -157,7 +159,7 @@ class Inventory:
     @classmethod
     def build(cls, path: Path) -> Inventory:
         """A new, empty inventory in a file beside `path`; `finish_build` puts it in place."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         building = path.with_suffix(".building")
         for stale in _files(building):
             stale.unlink(missing_ok=True)
@@ -321,8 +323,12 @@ def _journal(path: Path) -> Path:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
-    connection.executescript(
-        "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=30000; PRAGMA cache_size=-16000;"
-        "PRAGMA temp_store=FILE; PRAGMA journal_size_limit=33554432;"
-    )
+    try:
+        connection.executescript(
+            "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-16000;"
+            "PRAGMA temp_store=FILE; PRAGMA journal_size_limit=33554432;"
+        )
+    except BaseException:
+        connection.close()
+        raise
     return connection

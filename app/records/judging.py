@@ -35,6 +35,12 @@ def judge_inventory(inventory: Inventory, context: Context, alignments: Iterable
     return context
 
 
+def measure_cohorts(inventory: Inventory) -> None:
+    """Exact counts and bounds of all cohorts: after a first scan, which only counted."""
+    with inventory.write():
+        _Work(inventory).measure_all()
+
+
 class _Work:
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -46,6 +52,10 @@ class _Work:
                 self._measure(cohort)
                 if not cohort.records:
                     self._drop(cohort)
+
+    def measure_all(self) -> None:
+        for cohort in self._cohorts.values():
+            self._measure(cohort)
 
     def samples(self) -> list[Sample]:
         return [Sample(self.owners[c.owner].judged, c.min_mtime, c.size, c.records) for c in self._cohorts.values()]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from app.clock import Clock
 from app.errors import Conflict
 from app.records.classify import Context
 from app.records.inventory_file import Inventory
-from app.records.judging import judge_inventory
+from app.records.judging import judge_inventory, measure_cohorts
 from app.records.owners import OwnerBook
 from app.records.scanner import BATCH, Tick, Totals, drop_doubles, full_scan, re_scan
 from app.records.store_dir import ClockProbe, Entries, MountFacts, StoreDirectory
@@ -25,6 +28,9 @@ _GENTLE_REST = 1.0
 _DEFAULT_BLOCK = 4096
 # Files written this long before a walk began may be listed twice by it (coarse clocks, network file systems).
 _DOUBLE_SLACK = 60.0
+
+
+log = structlog.get_logger()
 
 
 @dataclass
@@ -43,7 +49,7 @@ class ScanOutcome:
 @contextmanager
 def inventory_lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """The right to change an inventory, among all processes of the data directory; False when somebody has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -81,23 +87,34 @@ def scan_directory(
         probe = directory.clock_probe(clock) if probe_clock else ClockProbe(0.0, measured=False)
         mount = directory.mount()
         unreadable: dict[bytes, str] = {}
-        walk = directory.walk_entries(batch=BATCH, on_unreadable=unreadable.__setitem__)
+
+        def walk() -> Iterator[tuple[str, Entries]]:
+            unreadable.clear()
+            return _paced(directory.walk_entries(batch=BATCH, on_unreadable=unreadable.__setitem__), gentle, rest)
+
         steps = alignments(mount)
         began = clock()
         watch = time.monotonic()
         before = context_of(probe)
+        totals = None
         inventory = _usable(path, directory)
-        rescan = inventory is not None
-        if inventory is None:
-            totals = _build(path, _paced(walk, gentle, rest), before, temp_dirs, tick, directory)
-        else:
-            with inventory:
-                judge_inventory(inventory, before, steps)
-                book = OwnerBook(inventory, before, temp_dirs)
-                totals = re_scan(_paced(walk, gentle, rest), inventory, book, tick, unreadable)
+        if inventory is not None:
+            try:
+                with inventory:
+                    judge_inventory(inventory, before, steps)
+                    totals = re_scan(walk(), inventory, OwnerBook(inventory, before, temp_dirs), tick, unreadable)
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError as error:
+                log.warning("records.inventory_damaged", path=str(path), error=str(error))
+        rescan = totals is not None
+        if totals is None:
+            totals = _build(path, walk(), before, temp_dirs, tick, directory)
         walked = time.monotonic() - watch
         after = context_of(probe)
         with Inventory.require(path) as inventory:
+            if not rescan:
+                measure_cohorts(inventory)
             drop_doubles(inventory, round((began - _DOUBLE_SLACK + min(0.0, probe.difference)) * NS))
             judged = judge_inventory(inventory, after, steps)
             with inventory.write():

@@ -24,6 +24,7 @@ from app.fleet.targets import StoreTarget
 from app.lmcache.object_keys import encode_model, parse_name
 from app.paging import decode_cursor, encode_cursor
 from app.records import epochs as epoch_rows
+from app.records.bulk import BulkBatch, Sorting, batches
 from app.records.changes import add_facts, remove_names
 from app.records.classify import Context, Sample, classify, learn_sizes
 from app.records.detail import record_detail
@@ -292,6 +293,27 @@ class RecordsService:
             reader = self._reader(inventory, self._epoch_ids(store.id))
             for row in reader.stream(where, "accessed_at" if lru else None):
                 yield _selected(store.id, row, device, names)
+
+    def select_batches(
+        self, store_id: int, where: RecordFilter, *, oldest_first: Sorting | None = None
+    ) -> Iterator[BulkBatch]:
+        """As `select_records`, in batches of plain rows: what a plan over a whole store reads. Raises NotFound.
+
+        `oldest_first`: by last use or by last write, across all classes.
+        """
+        return self._batches(self._fleet.store_target(store_id), where, oldest_first)
+
+    def _batches(self, store: StoreTarget, where: RecordFilter, oldest_first: Sorting | None) -> Iterator[BulkBatch]:
+        inventory = self._judged(store)
+        if inventory is None:
+            return
+        now = round(self._clock() * NS)
+        with inventory:
+            reader = self._reader(inventory, self._epoch_ids(store.id))
+            names = self._known_names(store.id)
+            yield from batches(
+                inventory, reader, where, store_id=store.id, now_ns=now, names=names, oldest_first=oldest_first
+            )
 
     def classify_now(self, store_id: int, facts: Sequence[FileFact]) -> list[Judgement]:
         """Judges files by the layouts known at this moment, in the given order (RULES.md R1: the class *now*).

@@ -318,7 +318,7 @@ def _why(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "is a symbolic link; give the directory it leads to"
     if error.errno == errno.ENOTDIR:
-        return "is not a directory"
+        return "is not a directory (symbolic links are not followed)"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "cannot be read by the panel's user; give it read and search permission"
     return f"cannot be read ({os.strerror(error.errno) if error.errno else error})"
