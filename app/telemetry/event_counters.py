@@ -61,6 +61,7 @@ def engine_events(metrics: EngineMetrics) -> dict[str, float | None]:
         "generation_tokens": metrics.generation_tokens,
         "requests_succeeded": metrics.requests_succeeded,
         "external_hits": metrics.external_hits,
+        "cache_lookups": metrics.lookup_seconds_count,
     }
 
 

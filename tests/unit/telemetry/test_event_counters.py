@@ -74,7 +74,7 @@ def test_models_and_salts_are_told_apart_up_to_a_bound() -> None:
 
 def test_an_engine_tells_what_it_answered() -> None:
     found = engine_events(engine_metrics(parse_metrics(capture("engine/with-lmcache.metrics.txt"), TEXT)))
-    assert all(value is not None and value > 0 for value in found.values())
+    assert all(value is not None and value > 0 for value in found.values()), found
 
 
 @pytest.mark.asyncio
