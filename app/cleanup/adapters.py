@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.cleanup.disk import signed
 from app.cleanup.planning import Serving
-from app.cleanup.ports import CANARY, RESTORED, Candidate, Fact, Selection, StoreTotals
+from app.cleanup.ports import CANARY, RESTORED, Batch, Fact, Selection, StoreTotals
 from app.clock import Clock, parse_iso
 from app.database import Database
 from app.errors import Conflict, StoreError, TierkeeperError
 from app.fleet.service import FleetService
-from app.records.facts import FileFact, SelectedRecord
+from app.records.bulk import Sorting
+from app.records.facts import FileFact
 from app.records.filters import RecordFilter
 from app.records.service import RecordsService
 from app.records.tables import RecordHold, Scan
@@ -50,15 +50,17 @@ class RecordsInventory:
         scanned_at = self._records.scanned_at(store_id)
         if scanned_at is None:
             return StoreTotals(0, 0, None)
-        summary = self._records.summary(store_id)
-        return StoreTotals(summary.records or 0, summary.bytes or 0, scanned_at)
+        records, size, _ = self._records.count_records(store_id, RecordFilter())
+        return StoreTotals(records, size, scanned_at)
 
-    def select(self, store_id: int, selection: Selection) -> Iterator[Candidate]:
-        """Streams candidates."""
-        held = self.held(store_id)
+    def select(self, store_id: int, selection: Selection) -> Iterator[Batch]:
+        """Streams records in batches of one kind."""
+        order: Sorting | None = None
+        if selection.least_recent_first:
+            order = "written" if selection.by_age else "used"
         for where in self._filters(selection):
-            for record in self._records.select_records(store_id, where, lru=selection.least_recent_first):
-                yield _candidate(record, held)
+            for found in self._records.select_batches(store_id, where, oldest_first=order):
+                yield Batch._make(found)
 
     def _filters(self, selection: Selection) -> list[RecordFilter]:
         if selection.filters is not None:
@@ -129,24 +131,6 @@ class RecordsInventory:
     def cleared(self, store_id: int, model_name: str, at: float, run_id: int) -> None:
         """All tiers were clean of wrong records of this (encoded) model."""
         self._records.mark_cleared(store_id, model_name, None, at)
-
-
-def _candidate(record: SelectedRecord, held: Mapping[bytes, str]) -> Candidate:
-    fact = record.fact
-    return Candidate(
-        fact.name,
-        fact.size,
-        fact.mtime_ns,
-        fact.ctime_ns,
-        fact.atime_ns,
-        signed(fact.inode),
-        fact.device,
-        record.cls,
-        record.reason,
-        record.id,
-        record.key.model_name if record.key is not None else None,
-        held.get(fact.name) if held else None,
-    )
 
 
 def serving_of(fleet: FleetService, store_id: int) -> Serving:

@@ -5,25 +5,24 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from sqlalchemy import insert, select
 
 from app.audit.service import AuditService
+from app.cleanup.chunks import ChunkWriter, read_chunk
 from app.cleanup.disk import StoreRoot, signed
 from app.cleanup.journal import recount
 from app.cleanup.lock import StoreLock
+from app.cleanup.plan import Group
 from app.cleanup.quarantine import folder_path, list_folders, read_manifest
 from app.cleanup.removal import look
-from app.cleanup.tables import CleanupRun, Plan, PlanItem
+from app.cleanup.tables import CleanupRun, Plan, PlanChunk
 from app.clock import Clock, parse_iso
 from app.database import Database
 from app.errors import Conflict, NotFound
 from app.fleet.targets import StoreTarget
 from app.scheduling.work import SUCCEEDED
-
-_ROWS = 5000
 
 
 def adopt(
@@ -53,10 +52,10 @@ def adopt(
             raise NotFound(f"the quarantine of {store.name} has no folder {folder[:200]!r}")
         header, _ = read_manifest(root, folder_path(folder))
         run_id, plan_id = _rows(db, clock, audit, store, folder, header, actor)
-        items = _items(root, folders, plan_id, clock())
-        while batch := list(islice(items, _ROWS)):
-            with db.write() as session:
-                session.execute(insert(PlanItem), batch)
+        writer_seq = 1
+        for part in folders:
+            round_no = int(part.rpartition(".")[2]) if "." in part else 1
+            writer_seq = _take_over(db, clock, root, part, plan_id, writer_seq, round_no)
         tally = recount(db, run_id, plan_id)
         with db.write() as session:
             plan = session.get(Plan, plan_id)
@@ -118,42 +117,42 @@ def _rows(
         return run.id, plan.id
 
 
-def _items(root: StoreRoot, folders: list[str], plan_id: int, now: float) -> Iterator[dict[str, Any]]:
-    seq = 0
-    for folder in folders:
-        path = folder_path(folder)
-        round_no = int(folder.rpartition(".")[2]) if "." in folder else 1
-        seen: set[bytes] = set()
-        _, entries = read_manifest(root, path)
-        for entry in entries:
-            if entry.name in seen:
-                continue
-            found = look(root, entry.name, path)
-            facts = (entry.size, entry.mtime_ns, entry.inode)
-            if found is None or not stat.S_ISREG(found.st_mode):
-                continue
-            if (found.st_size, found.st_mtime_ns, signed(found.st_ino)) != facts:
-                continue
-            seen.add(entry.name)
-            seq += 1
-            yield {
-                "plan_id": plan_id,
-                "seq": seq,
-                "name": entry.name,
-                "size": entry.size,
-                "mtime_ns": entry.mtime_ns,
-                "ctime_ns": entry.ctime_ns,
-                "atime_ns": entry.atime_ns,
-                "inode": entry.inode,
-                "device": root.device,
-                "cls": entry.cls,
-                "reason": entry.reason,
-                "why": entry.why,
-                "action": "quarantine",
-                "round": round_no,
-                "state": "quarantined",
-                "changed_at": now,
-            }
+def _take_over(
+    db: Database, clock: Clock, root: StoreRoot, folder: str, plan_id: int, first_seq: int, round_no: int
+) -> int:
+    """Chunks of one folder's files, all in quarantine; returns the first free number after them."""
+    writer = ChunkWriter(plan_id, first_seq=first_seq, round_no=round_no)
+    rows: list[dict[str, Any]] = []
+    for group in _groups(root, folder):
+        rows.extend(writer.add(group))
+    rows.extend(writer.rest())
+    for row in rows:
+        with db.write() as session:
+            session.execute(insert(PlanChunk), [row])
+        chunk = read_chunk(db, plan_id, row["first_seq"])
+        if chunk is not None:
+            chunk.set([(item.seq, "quarantined", None, None) for item in chunk.rows], clock())
+            with db.write() as session:
+                chunk.save(session)
+    return first_seq + sum(int(row["records"]) for row in rows)
+
+
+def _groups(root: StoreRoot, folder: str) -> Iterator[Group]:
+    """What the manifest tells of and the disk confirms."""
+    path = folder_path(folder)
+    seen: set[bytes] = set()
+    _, entries = read_manifest(root, path)
+    for entry in entries:
+        if entry.name in seen:
+            continue
+        found = look(root, entry.name, path)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            continue
+        if (found.st_size, found.st_mtime_ns, signed(found.st_ino)) != (entry.size, entry.mtime_ns, entry.inode):
+            continue
+        seen.add(entry.name)
+        row = (entry.name, entry.size, entry.mtime_ns, entry.ctime_ns, entry.atime_ns, entry.inode, None)
+        yield Group(entry.cls, entry.reason, entry.why, "quarantine", root.device, [row])
 
 
 def _moment(value: object) -> float | None:

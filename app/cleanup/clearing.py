@@ -12,13 +12,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from app.cleanup.dirty import DirtyItems, model_of
+from app.cleanup.dirty import DirtyItems
 from app.cleanup.episodes import Episodes, OpenEpisode
-from app.cleanup.items import ItemRow
 from app.cleanup.passes import PassDeps, RemovalPass
-from app.cleanup.plan import Item, Planner, StoreFacts
+from app.cleanup.plan import Group, Planner, StoreFacts
 from app.cleanup.policy import Limits, Select
-from app.cleanup.ports import Candidate, Selection
+from app.cleanup.ports import INODE, NAME, Batch, Selection
 from app.cleanup.removal import LEFT_BEHIND
 from app.cleanup.steps import Steps
 from app.cleanup.tiers import Mark, Served, TierResult, Tiers
@@ -26,7 +25,7 @@ from app.lmcache.object_keys import ObjectKey, encode_model
 
 #: Passes over L2 after the first. Each goes over what came back before the caches were clean.
 MAX_PASSES = 3
-_APPEND = 1000
+_AT_ONCE = 1000
 #: States of items that left L2 by us, or by somebody else, while a cache may still hold what they were.
 _TOUCHED = frozenset({"quarantined", "deleted", "vanished", "changed", LEFT_BEHIND})
 _NOT_AGAIN = frozenset({"foreign", "temporary", "current"})
@@ -156,15 +155,14 @@ class Clearing:
         """Removes what lies under the keys again, written before the caches were clean."""
         deps = self._deps
         found = list(dirty.recreated(deps.root, models, until_ns))
-        rows: list[ItemRow] = []
-        for start in range(0, len(found), _APPEND):
-            part = found[start : start + _APPEND]
+        groups: list[Group] = []
+        for start in range(0, len(found), _AT_ONCE):
+            part = found[start : start + _AT_ONCE]
             judged = deps.inventory.classify_now(deps.store_id, [fact for _, fact in part])
             for (item, fact), (cls, reason) in zip(part, judged, strict=True):
                 if cls not in _NOT_AGAIN:
-                    values = fact._asdict() | {"cls": cls, "reason": reason, "why": "recreated", "record_id": None}
-                    rows.append(item._replace(**values))
-        return self._remove(rows)
+                    groups.append(Group(cls, reason, "recreated", item.action, fact.device, [(*fact[:6], None)]))
+        return self._remove(groups)
 
     def _sweep(self, models: frozenset[str]) -> int:
         """Removes records that are derived now and were not in the plan, where the policy takes derived ones."""
@@ -173,29 +171,23 @@ class Clearing:
             return 0
         deps.inventory.refresh(deps.store_id, self._check_cancel)
         spec = replace(deps.spec, select=(Select("derived"),), limits=Limits())
-        planner = Planner(spec, StoreFacts(0, 0, device=deps.root.device), deps.clock())
-
-        def source(selection: Selection) -> Iterator[Candidate]:
-            for candidate in deps.inventory.select(deps.store_id, selection):
-                if model_of(candidate.name) in models:
-                    yield candidate
-
+        facts = StoreFacts(0, 0, device=deps.root.device)
+        planner = Planner(spec, facts, deps.clock(), deps.inventory.held(deps.store_id))
         failed = deps.journal.failed_files()
-        return self._remove([_row(i) for i in planner.items(source) if (i.name, i.inode) not in failed])
 
-    def _remove(self, rows: list[ItemRow]) -> int:
-        if not rows:
+        def source(selection: Selection) -> Iterator[Batch]:
+            for batch in deps.inventory.select(deps.store_id, selection):
+                if batch.model is not None and encode_model(batch.model) in models:
+                    yield batch._replace(rows=[row for row in batch.rows if (row[NAME], row[INODE]) not in failed])
+
+        return self._remove(list(planner.groups(source)))
+
+    def _remove(self, groups: list[Group]) -> int:
+        if not groups:
             return 0
         self._round += 1
-        first = self._deps.journal.next_seq()
-        numbered = [row._replace(seq=first + n, round=self._round) for n, row in enumerate(rows)]
-        for start in range(0, len(numbered), _APPEND):
-            self._deps.journal.append(numbered[start : start + _APPEND])
+        self._deps.journal.append(groups, self._round)
         return self._passes.go(self._round)
-
-
-def _row(item: Item) -> ItemRow:
-    return ItemRow(*item, 1)
 
 
 def _latest(episodes: Sequence[OpenEpisode]) -> Mark:

@@ -1,77 +1,51 @@
-"""The items of a run whose bytes an engine may have read wrongly (R4), streamed: their names, keys and models."""
+"""The records of runs whose bytes an engine may have read wrongly (R4), streamed: their names, keys and models."""
 
 from __future__ import annotations
 
 import stat
 from collections.abc import Collection, Iterator, Sequence
-from typing import cast
 
-from sqlalchemy import Table, or_, select
-
+from app.cleanup.chunks import read_chunks
 from app.cleanup.disk import StoreRoot, signed
 from app.cleanup.items import ItemRow
-from app.cleanup.journal import ROW_COLUMNS
 from app.cleanup.policy import DIRTY_REASONS
 from app.cleanup.ports import Fact
 from app.cleanup.removal import look
-from app.cleanup.tables import PlanItem
 from app.database import Database
 from app.lmcache.object_keys import ObjectKey, decode_model, parse_name
 
-_ITEM = cast(Table, PlanItem.__table__)
-_BATCH = 5000
-
 
 class DirtyItems:
-    """Items with a reason of R4 in some plans, and what a run itself found re-created (rounds above 1)."""
+    """Records with a reason of R4 in some plans, and what a run itself found re-created (rounds above 1)."""
 
-    def __init__(self, db: Database, plan_ids: Sequence[int], *, batch: int = _BATCH) -> None:
+    def __init__(self, db: Database, plan_ids: Sequence[int]) -> None:
         self._db = db
         self._plan_ids = tuple(plan_ids)
-        self._batch = batch
 
     def batches(self, states: Collection[str] | None = None) -> Iterator[list[ItemRow]]:
-        """In the order of plans and items; only those in some states, where given."""
+        """In the order of plans and records; only those in some states, where given."""
         for plan_id in self._plan_ids:
-            last = 0
-            while True:
-                query = select(*ROW_COLUMNS).where(
-                    _ITEM.c.plan_id == plan_id,
-                    _ITEM.c.seq > last,
-                    or_(_ITEM.c.reason.in_(DIRTY_REASONS), _ITEM.c.round > 1),
-                )
-                if states is not None:
-                    query = query.where(_ITEM.c.state.in_(states))
-                with self._db.read() as session:
-                    rows = [ItemRow(*row) for row in session.execute(query.order_by(_ITEM.c.seq).limit(self._batch))]
-                if not rows:
-                    break
-                last = rows[-1].seq
-                yield rows
+            for chunk in read_chunks(self._db, plan_id):
+                rows = chunk.rows if states is None else chunk.in_state(*states)
+                if chunk.round == 1:
+                    rows = [row for row in rows if row.reason in DIRTY_REASONS]
+                if rows:
+                    yield rows
 
     def models(self, *, states: Collection[str] | None = None) -> frozenset[str]:
-        """Models of the items, encoded as in record names."""
+        """Models of the records, encoded as in record names."""
         found: set[str] = set()
         for batch in self.batches(states):
             found.update(model for model in (model_of(item.name) for item in batch) if model is not None)
         return frozenset(found)
 
     def has_other_than_derived(self, states: Collection[str]) -> bool:
-        """Whether any item in these states is wrong by itself, not only by what it was computed behind."""
-        query = (
-            select(_ITEM.c.seq)
-            .where(
-                _ITEM.c.plan_id.in_(self._plan_ids),
-                _ITEM.c.reason.in_(DIRTY_REASONS - {"derived"}),
-                _ITEM.c.state.in_(states),
-            )
-            .limit(1)
-        )
-        with self._db.read() as session:
-            return session.scalar(query) is not None
+        """Whether any record in these states is wrong by itself, not only by what it was computed behind."""
+        wrong = DIRTY_REASONS - {"derived"}
+        return any(item.reason in wrong for batch in self.batches(states) for item in batch)
 
     def keys(self, models: frozenset[str], names: dict[str, str]) -> Iterator[list[ObjectKey]]:
-        """Keys of the items of these (encoded) models; `names` gives the servers' own spelling of a model."""
+        """Keys of the records of these (encoded) models; `names` gives the servers' own spelling of a model."""
         for batch in self.batches():
             found: dict[ObjectKey, None] = {}
             for item in batch:

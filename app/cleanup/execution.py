@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from app.audit.service import AuditService
+from app.cleanup.chunks import count_chunks
 from app.cleanup.clearing import Clearing, ClearingResult
 from app.cleanup.dirty import DirtyItems
 from app.cleanup.disk import StoreRoot, keep_reserve, release_reserve
@@ -26,7 +27,7 @@ from app.cleanup.ports import Inventory
 from app.cleanup.quantities import human_size
 from app.cleanup.recovery import Recovery
 from app.cleanup.steps import Steps
-from app.cleanup.tables import CleanupRun, Plan, PlanItem, Policy
+from app.cleanup.tables import CleanupRun, Plan, Policy
 from app.cleanup.tiers import Sleep, TierCalls, Tiers
 from app.cleanup.verdict import Ended, verdict_of
 from app.clock import Clock, iso
@@ -54,7 +55,6 @@ class RunExecutor:
         calls: TierCalls,
         owner: str,
         sleep: Sleep = asyncio.sleep,
-        batch: int | None = None,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -66,7 +66,6 @@ class RunExecutor:
         self._calls = calls
         self._owner = owner
         self._sleep = sleep
-        self._batch = batch
 
     def execute(self, context: WorkContext) -> None:
         """Runs one `cleanup_run` row. Raises Cancelled, StoreError, Conflict (store locked)."""
@@ -227,7 +226,6 @@ class RunExecutor:
             spec=spec,
             interrupted=context.cancelled,
             progress=lambda done: context.progress(done, max(plan.records, done), "records"),
-            **({"batch": self._batch} if self._batch else {}),
         )
 
     def _dirty_items(self, run_ids: Sequence[int]) -> DirtyItems:
@@ -250,15 +248,12 @@ class RunExecutor:
         before: int | None,
         after: int | None,
     ) -> None:
-        with self._db.read() as session:
-            deleted = session.scalar(
-                select(func.sum(PlanItem.size)).where(PlanItem.plan_id == plan.id, PlanItem.state == "deleted")
-            )
+        deleted = sum(c.bytes for c in count_chunks(self._db, plan.id) if c.state == "deleted")
         verdict, notes = verdict_of(
             Ended(
                 planned=plan.records,
                 removed=tally.removed_records,
-                deleted_bytes=int(deleted or 0),
+                deleted_bytes=deleted,
                 failed=tally.failed_total,
                 skipped=tally.skipped,
                 limited=plan.limited,

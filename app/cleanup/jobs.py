@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import select, update
 
 from app.audit.service import AuditService
+from app.cleanup.chunks import Chunk
 from app.cleanup.disk import StoreRoot
 from app.cleanup.items import ItemRow
-from app.cleanup.journal import WAITING, Journal, facts_of, is_failure, recount
+from app.cleanup.journal import WAITING, Journal, facts_of, recount
 from app.cleanup.lock import StoreLock
 from app.cleanup.passes import folder_of_round
 from app.cleanup.ports import Inventory
@@ -19,7 +21,7 @@ from app.cleanup.quarantine import folder_path, remove_if_empty
 from app.cleanup.recovery import Recovery
 from app.cleanup.removal import LEFT_BEHIND, Outcome, purge, restore, sync_directory
 from app.cleanup.selection import ItemFilter
-from app.cleanup.tables import CleanupRun, PlanItem, QuarantineJob
+from app.cleanup.tables import CleanupRun, PlanChunk, QuarantineJob
 from app.clock import Clock
 from app.database import Database
 from app.errors import NotFound, StoreError
@@ -27,7 +29,6 @@ from app.fleet.service import FleetService
 from app.records.facts import display_name
 from app.scheduling.runner import WorkContext
 
-BATCH = 1000
 _FAILED_SHOWN = 100
 _DONE = {"restore": "restored", "purge": "purged"}
 
@@ -87,16 +88,18 @@ class JobRunner:
         self, context: WorkContext, root: StoreRoot, lock: StoreLock, job: QuarantineJob, run: CleanupRun, plan_id: int
     ) -> None:
         journal = Journal(self._db, self._clock, run_id=run.id, plan_id=plan_id)
-        outcomes: list[Outcome] = []
+        wanted = ItemFilter.of(job.selection)
         counts, done = Counter[str](), 0
         failed: list[dict[str, Any]] = []
         try:
-            for items, state in self._chosen(journal, job.selection):
+            for chunk in journal.chunks():
+                items = [item for item in chunk.in_state(*WAITING) if wanted.takes(item)]
+                if not items:
+                    continue
                 root.verify()
                 context.check_cancel()
-                journal.turn(job.kind, items, outcomes, None)
-                outcomes = []
-                self._act(root, job.kind, run.folder, items, outcomes, checked=state != LEFT_BEHIND)
+                journal.turn(job.kind, chunk, None)
+                outcomes = self._act(root, job.kind, run, chunk, items)
                 self._count(items, outcomes, counts, failed)
                 # The store's lock is ours: nothing can take them before they are held.
                 back = facts_of(root, items, outcomes)
@@ -109,32 +112,30 @@ class JobRunner:
         except OSError as error:
             raise StoreError(f"stopped: {root.path}: {error.strerror}") from error
         finally:
-            journal.turn(job.kind, [], outcomes, None)
+            journal.turn(job.kind, None, None)
             self._save(job.id, counts, failed)
 
-    def _chosen(self, journal: Journal, selection: Mapping[str, Any]) -> Iterator[tuple[list[ItemRow], str]]:
-        wanted = ItemFilter.of(selection)
-        for state in sorted(WAITING):
-            for batch in journal.batches(state=state, size=BATCH):
-                items = [item for item in batch if wanted.takes(item)]
-                if items:
-                    yield items, state
-
     def _act(
-        self, root: StoreRoot, kind: str, folder: str, items: list[ItemRow], outcomes: list[Outcome], *, checked: bool
-    ) -> None:
+        self, root: StoreRoot, kind: str, run: CleanupRun, chunk: Chunk, items: Sequence[ItemRow]
+    ) -> list[Outcome]:
+        """Restores or purges the items of a chunk; what could not be done goes on waiting, with its reason."""
         act: Callable[..., Outcome] = restore if kind == "restore" else purge
-        for item in items:
-            outcome = act(root, folder_path(folder_of_round(folder, item.round)), item, checked=checked)
-            if outcome.state in ("exists", "failed"):
-                # It still waits; the job says why.
-                outcome = outcome._replace(state="quarantined" if checked else LEFT_BEHIND)
-            elif not checked and outcome.state in _DONE.values():
-                outcome = outcome._replace(
-                    state="changed", detail=f"a file that had taken its place was {outcome.state}"
-                )
-            outcomes.append(outcome)
+        folder = folder_path(folder_of_round(run.folder, chunk.round))
+        outcomes: list[Outcome] = []
+        try:
+            for item in items:
+                before = chunk.state_of(item.seq - chunk.first_seq)
+                outcome = act(root, folder, item, checked=before != LEFT_BEHIND)
+                if outcome.state in ("exists", "failed"):
+                    outcome = outcome._replace(state=before)
+                elif before == LEFT_BEHIND and outcome.state in _DONE.values():
+                    said = f"a file that had taken its place was {outcome.state}"
+                    outcome = outcome._replace(state="changed", detail=said)
+                outcomes.append(outcome)
+        finally:
+            chunk.set(outcomes, self._clock())
         sync_directory(root.directory.fd)
+        return outcomes
 
     @staticmethod
     def _count(
@@ -144,7 +145,7 @@ class JobRunner:
             counts[outcome.state] += 1
             counts[f"bytes:{outcome.state}"] += item.size
             if outcome.errno is not None and outcome.state in WAITING:
-                counts["exists" if not is_failure(Outcome(0, LEFT_BEHIND, outcome.errno)) else "failed"] += 1
+                counts["exists" if outcome.errno == errno.EEXIST else "failed"] += 1
                 if len(failed) < _FAILED_SHOWN:
                     failed.append(
                         {"name": display_name(item.name), "errno": outcome.errno, "message": outcome.detail or ""}
@@ -168,7 +169,7 @@ class JobRunner:
     def _tidy(self, root: StoreRoot, run: CleanupRun) -> None:
         """Folders that hold nothing any more go, so that the quarantine shows only what waits."""
         with self._db.read() as session:
-            rounds = session.scalars(select(PlanItem.round).where(PlanItem.plan_id == run.plan_id).distinct()).all()
+            rounds = session.scalars(select(PlanChunk.round).where(PlanChunk.plan_id == run.plan_id).distinct()).all()
         for number in {1, *rounds}:
             remove_if_empty(root, folder_of_round(run.folder, number))
 

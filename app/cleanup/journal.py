@@ -1,7 +1,7 @@
 """The journal of a run (R7): intents committed durably before files move, outcomes after, both in one transaction.
 
-A crash leaves at most one open intent a run; `settle_open` asks the disk what became of its files. Items are rows of
-`plan_item`; `RunTally` counts outcomes for the run's row, and `recount` makes the same counts from the items.
+An intent is for one chunk of a plan. A crash leaves at most one open a run; `settle_open` asks the disk what became of
+the chunk's files. `RunTally` counts outcomes for the run's row, and `recount` makes the same counts from the chunks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import structlog
 from sqlalchemy import Table, func, insert, select, update
-from sqlalchemy.orm import Session
 
+from app.cleanup.chunks import Chunk, ChunkWriter, count_chunks, read_chunk, read_chunks
 from app.cleanup.disk import StoreRoot
 from app.cleanup.items import ItemRow
-from app.cleanup.plan import reason_key
+from app.cleanup.plan import Group, reason_key
 from app.cleanup.ports import Inventory
 from app.cleanup.removal import LEFT_BEHIND, Outcome, look, restore, same_file, settle, sync_directory
-from app.cleanup.tables import CleanupIntent, CleanupRun, PlanItem
+from app.cleanup.tables import CleanupIntent, CleanupRun, PlanChunk
 from app.clock import Clock
 from app.database import Database
 from app.errors import TierkeeperError
@@ -30,16 +30,10 @@ from app.records.facts import FileFact, display_name
 log = structlog.get_logger()
 
 REMOVED = frozenset({"quarantined", "deleted"})
-#: States of items whose file lies in quarantine.
+#: States of records whose file lies in quarantine.
 WAITING = frozenset({"quarantined", LEFT_BEHIND})
 _FAILED_SHOWN = 100
-_AT_ONCE = 500
-_NAMES_AT_ONCE = 5000
-_ITEM = cast(Table, PlanItem.__table__)
-
-
-_SELECT = f"SELECT {', '.join(ItemRow._fields)} FROM plan_item"  # noqa: S608 (our own words)
-ROW_COLUMNS = tuple(_ITEM.c[name] for name in ItemRow._fields)
+_CHUNK = cast(Table, PlanChunk.__table__)
 
 
 @dataclass
@@ -59,23 +53,26 @@ class RunTally:
         """Adds one outcome."""
         state = outcome.state
         if state in REMOVED:
-            self.removed_records += 1
-            self.removed_bytes += item.size
-            key = reason_key(item.why, item.cls, item.reason)
-            pair = self.by_reason.setdefault(key, [0, 0])
-            pair[0] += 1
-            pair[1] += item.size
-        elif is_failure(outcome):
+            self.add_removed(reason_key(item.why, item.cls, item.reason), 1, item.size)
+        elif is_failure(state, outcome.errno):
             self.failed_total += 1
-            if len(self.failed) < _FAILED_SHOWN:
-                self.failed.append(
-                    {"name": display_name(item.name), "errno": outcome.errno, "message": outcome.detail or "failed"}
-                )
+            self.note_failure(item, outcome.errno, outcome.detail)
         else:
             self.skipped["changed" if state == LEFT_BEHIND else state] += 1
         if state in WAITING:
             self.waiting_records += 1
             self.waiting_bytes += item.size
+
+    def add_removed(self, reason: str, records: int, size: int) -> None:
+        self.removed_records += records
+        self.removed_bytes += size
+        pair = self.by_reason.setdefault(reason, [0, 0])
+        pair[0] += records
+        pair[1] += size
+
+    def note_failure(self, item: ItemRow, number: int | None, detail: str | None) -> None:
+        if len(self.failed) < _FAILED_SHOWN:
+            self.failed.append({"name": display_name(item.name), "errno": number, "message": detail or "failed"})
 
     def values(self) -> dict[str, Any]:
         """Columns of `cleanup_run`."""
@@ -91,121 +88,72 @@ class RunTally:
         }
 
 
-def is_failure(outcome: Outcome) -> bool:
+def is_failure(state: str, number: int | None) -> bool:
     """Whether an outcome is the disk's fault (a file with a newer one in its place is not)."""
-    return outcome.state == "failed" or (outcome.state == LEFT_BEHIND and outcome.errno != errno.EEXIST)
+    return state == "failed" or (state == LEFT_BEHIND and number != errno.EEXIST)
 
 
 class Journal:
-    """The journal of one run over the items of its plan."""
+    """The journal of one run over the chunks of its plan."""
 
     def __init__(self, db: Database, clock: Clock, *, run_id: int, plan_id: int) -> None:
         self._db = db
         self._clock = clock
         self.run_id = run_id
         self.plan_id = plan_id
-        self._open: tuple[int, list[ItemRow]] | None = None
+        self._open: tuple[int, Chunk] | None = None
 
-    def batches(self, *, state: str, size: int, round_no: int | None = None) -> Iterator[list[ItemRow]]:
-        """Items in a state, in their order; each batch is read when the one before is done."""
-        last = 0
-        where = f"plan_id = {int(self.plan_id)} AND state = '{state}'"
-        if round_no is not None:
-            where += f" AND round = {int(round_no)}"
-        while True:
-            # As text and without Core's row processing: this is a tenth of what a run costs.
-            query = f"{_SELECT} WHERE {where} AND seq > {int(last)} ORDER BY seq LIMIT {int(size)}"
-            with self._db.read() as session:
-                rows = list(map(ItemRow._make, session.connection().exec_driver_sql(query)))
-            if not rows:
-                return
-            last = rows[-1].seq
-            yield rows
+    def chunks(self, round_no: int | None = None) -> Iterator[Chunk]:
+        """Chunks of the plan (or of one round), in order; each is read when the one before is done."""
+        return read_chunks(self._db, self.plan_id, round_no=round_no)
 
-    def turn(self, kind: str, items: list[ItemRow], outcomes: Sequence[Outcome], tally: RunTally | None) -> None:
-        """Durably: settles the open intent with these outcomes, and opens one for the next items ([] = none)."""
+    def turn(self, kind: str, chunk: Chunk | None, tally: RunTally | None, *settled: Chunk) -> None:
+        """Durably: saves chunks that are done and settles their intent, and opens one for the next chunk (None: none).
+
+        The chunk's own changes up to now (records that were refused before anything was touched) are saved, too.
+        """
         now = self._clock()
         with self._db.write(durable=True) as session:
-            self._settle(session, outcomes, now)
+            for done in settled:
+                done.save(session)
+            if self._open is not None:
+                self._open[1].save(session)
+                session.execute(update(CleanupIntent).where(CleanupIntent.id == self._open[0]).values(settled_at=now))
+                self._open = None
             if tally is not None:
                 session.execute(update(CleanupRun).where(CleanupRun.id == self.run_id).values(**tally.values()))
-            if not items:
+            if chunk is None:
                 return
-            row = CleanupIntent(run_id=self.run_id, kind=kind, seqs=ranges([i.seq for i in items]), opened_at=now)
+            chunk.save(session)
+            row = CleanupIntent(
+                run_id=self.run_id, kind=kind, plan_id=self.plan_id, first_seq=chunk.first_seq, opened_at=now
+            )
             session.add(row)
             session.flush()
-            self._open = (row.id, items)
+            self._open = (row.id, chunk)
 
-    def _settle(self, session: Session, outcomes: Sequence[Outcome], now: float) -> None:
-        if self._open is None:
-            return
-        intent_id, items = self._open
-        apply_outcomes(session, self.plan_id, items, outcomes, now)
-        session.execute(update(CleanupIntent).where(CleanupIntent.id == intent_id).values(settled_at=now))
-        self._open = None
-
-    def note(self, items: list[ItemRow], outcomes: Sequence[Outcome]) -> None:
-        """Outcomes of items that no intent was needed for (nothing was touched)."""
-        if outcomes:
-            with self._db.write() as session:
-                apply_outcomes(session, self.plan_id, items, outcomes, self._clock())
-
-    def append(self, rows: Sequence[ItemRow]) -> None:
-        """Adds items that a run found by itself (second pass); their `seq` are given by `next_seq`."""
-        with self._db.write() as session:
-            session.execute(
-                insert(_ITEM), [{**row._asdict(), "plan_id": self.plan_id, "state": "planned"} for row in rows]
+    def append(self, groups: Sequence[Group], round_no: int) -> None:
+        """Adds records that a run found by itself (second pass)."""
+        with self._db.read() as session:
+            last = session.scalar(
+                select(func.max(_CHUNK.c.first_seq + _CHUNK.c.records)).where(_CHUNK.c.plan_id == self.plan_id)
             )
+        writer = ChunkWriter(self.plan_id, first_seq=last or 1, round_no=round_no)
+        for group in groups:
+            self._insert(list(writer.add(group)))
+        self._insert(list(writer.rest()))
+
+    def _insert(self, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            with self._db.write() as session:
+                session.execute(insert(_CHUNK), rows)
 
     def failed_files(self) -> frozenset[tuple[bytes, int]]:
-        """(name, inode) of items that could not be removed: trying again in the same run would fail again."""
-        query = select(_ITEM.c.name, _ITEM.c.inode).where(_ITEM.c.plan_id == self.plan_id, _ITEM.c.state == "failed")
-        with self._db.read() as session:
-            return frozenset((name, inode) for name, inode in session.execute(query))
-
-    def next_seq(self) -> int:
-        """The first free number."""
-        with self._db.read() as session:
-            return (session.scalar(select(func.max(_ITEM.c.seq)).where(_ITEM.c.plan_id == self.plan_id)) or 0) + 1
-
-
-def apply_outcomes(
-    session: Session, plan_id: int, items: Sequence[ItemRow], outcomes: Sequence[Outcome], now: float
-) -> None:
-    """Writes what became of items; those without an outcome stay as they were."""
-    groups: dict[tuple[str, int | None, str | None], list[int]] = {}
-    for outcome in outcomes:
-        groups.setdefault(outcome[1:], []).append(outcome.seq)
-    whole = len(outcomes) == len(items) and len(ranges([item.seq for item in items])) == 1
-    for position, (what, seqs) in enumerate(sorted(groups.items(), key=lambda group: -len(group[1]))):
-        values = dict(zip(("state", "errno", "detail"), what, strict=True)) | {"changed_at": now}
-        base = update(_ITEM).where(_ITEM.c.plan_id == plan_id).values(values)
-        if whole and position == 0:
-            # Nearly all of a batch goes the same way: one statement over its range; the others correct it below.
-            session.execute(base.where(_ITEM.c.seq >= items[0].seq, _ITEM.c.seq <= items[-1].seq))
-            continue
-        for start in range(0, len(seqs), _AT_ONCE):
-            session.execute(base.where(_ITEM.c.seq.in_(seqs[start : start + _AT_ONCE])))
-
-
-def ranges(numbers: Sequence[int]) -> list[list[int]]:
-    """Inclusive ranges of rising numbers: [1, 2, 3, 7] -> [[1, 3], [7, 7]]."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return found
-
-
-def open_intents(db: Database, run_id: int) -> list[tuple[int, str, list[list[int]]]]:
-    """(id, kind, ranges of seq) of a run's intents that were never settled."""
-    query = select(CleanupIntent.id, CleanupIntent.kind, CleanupIntent.seqs).where(
-        CleanupIntent.run_id == run_id, CleanupIntent.settled_at.is_(None)
-    )
-    with db.read() as session:
-        return [(row[0], row[1], row[2]) for row in session.execute(query.order_by(CleanupIntent.id))]
+        """(name, inode) of records that could not be removed: trying again in the same run would fail again."""
+        if not any(counted.state == "failed" for counted in count_chunks(self._db, self.plan_id)):
+            return frozenset()
+        chunks = read_chunks(self._db, self.plan_id)
+        return frozenset((row.name, row.inode) for chunk in chunks for row in chunk.in_state("failed"))
 
 
 def settle_open(
@@ -214,45 +162,46 @@ def settle_open(
     root: StoreRoot,
     *,
     run_id: int,
-    plan_id: int,
     folder_of_round: Callable[[int], bytes],
     restored: Callable[[list[FileFact]], None],
 ) -> int:
-    """Asks the disk about every item of a run's open intents, writes what it says, and recounts the run.
+    """Asks the disk about every record of a run's open intents, writes what it says, and recounts the run.
 
     `folder_of_round(n)` names the quarantine folder of a round, relative to the store; `restored` is told of files that
     a restore that was cut off had put back. Returns how many intents were settled. Raises OSError or StoreError when
     the disk cannot be asked; then they stay open.
     """
-    intents = open_intents(db, run_id)
-    for intent_id, kind, spans in intents:
-        items: list[ItemRow] = []
-        for low, high in spans:
-            query = select(*ROW_COLUMNS).where(_ITEM.c.plan_id == plan_id, _ITEM.c.seq >= low, _ITEM.c.seq <= high)
-            with db.read() as session:
-                items += [ItemRow(*row) for row in session.execute(query.order_by(_ITEM.c.seq))]
-        outcomes = [_found(root, kind, item, folder_of_round(item.round)) for item in items]
-        sync_directory(root.directory.fd)
-        back = facts_of(root, items, outcomes)
-        if back:
-            restored(back)
-        now = clock()
+    query = select(CleanupIntent).where(CleanupIntent.run_id == run_id, CleanupIntent.settled_at.is_(None))
+    with db.read() as session:
+        intents = list(session.scalars(query.order_by(CleanupIntent.id)))
+    for intent in intents:
+        chunk = read_chunk(db, intent.plan_id, intent.first_seq)
+        if chunk is not None:
+            items = chunk.in_state(*(("planned",) if intent.kind == "remove" else WAITING))
+            folder = folder_of_round(chunk.round)
+            outcomes = [_found(root, intent.kind, item, folder, chunk) for item in items]
+            sync_directory(root.directory.fd)
+            back = facts_of(root, items, outcomes)
+            if back:
+                restored(back)
+            chunk.set(outcomes, clock())
         with db.write(durable=True) as session:
-            apply_outcomes(session, plan_id, items, outcomes, now)
-            session.execute(update(CleanupIntent).where(CleanupIntent.id == intent_id).values(settled_at=now))
-    if intents:
+            if chunk is not None:
+                chunk.save(session)
+            session.execute(update(CleanupIntent).where(CleanupIntent.id == intent.id).values(settled_at=clock()))
+    for plan_id in {intent.plan_id for intent in intents}:
         recount(db, run_id, plan_id)
     return len(intents)
 
 
 def facts_of(root: StoreRoot, items: Sequence[ItemRow], outcomes: Sequence[Outcome]) -> list[FileFact]:
-    """Facts, as of now, of the items that are back in the directory. Raises OSError."""
+    """Facts, as of now, of the records that are back in the directory. Raises OSError."""
     back = {o.seq for o in outcomes if o.state == "restored"}
     found = [(item.name, look(root, item.name)) for item in items if item.seq in back]
     return [FileFact.of(name, facts) for name, facts in found if facts is not None]
 
 
-def _found(root: StoreRoot, kind: str, item: ItemRow, folder: bytes) -> Outcome:
+def _found(root: StoreRoot, kind: str, item: ItemRow, folder: bytes, chunk: Chunk) -> Outcome:
     """Where a file is after a removal, a restore or a purge that was cut off."""
     if kind == "remove":
         return settle(root, folder, item)
@@ -262,44 +211,33 @@ def _found(root: StoreRoot, kind: str, item: ItemRow, folder: bytes) -> Outcome:
         return Outcome(item.seq, "restored" if back else "purged" if kind == "purge" else "vanished")
     if kind == "restore" and present is not None and same_file(present, item):
         return restore(root, folder, item)  # both names lead to it: drops the one in quarantine
-    return Outcome(item.seq, "quarantined")
+    index = item.seq - chunk.first_seq
+    note = chunk.notes.get(index)
+    return Outcome(item.seq, chunk.state_of(index), *(note or (None, None)))
 
 
 def recount(db: Database, run_id: int, plan_id: int) -> RunTally:
-    """Makes a run's counts anew from its items, and writes them."""
+    """Makes a run's counts anew from its chunks, and writes them."""
     tally = RunTally()
-    gone = Counter[str]()
-    gone_bytes = Counter[str]()
-    counted = (_ITEM.c.state, _ITEM.c.why, _ITEM.c.cls, _ITEM.c.reason, _ITEM.c.errno)
-    groups = select(*counted, func.count(), func.sum(_ITEM.c.size)).where(_ITEM.c.plan_id == plan_id).group_by(*counted)
-    with db.read() as session:
-        rows = session.execute(groups).all()
-        failed = session.execute(
-            select(_ITEM.c.name, _ITEM.c.errno, _ITEM.c.detail)
-            .where(_ITEM.c.plan_id == plan_id, _ITEM.c.state == "failed")
-            .order_by(_ITEM.c.seq)
-            .limit(_FAILED_SHOWN)
-        ).all()
-    for state, why, cls, reason, number, count, size in rows:
+    gone, gone_bytes = Counter[str](), Counter[str]()
+    unclear = False
+    for counted in count_chunks(db, plan_id):
+        state, records, size = counted.state, counted.records, counted.bytes
+        cls, reason, why, _ = counted.kind
         # What was restored or purged later was removed by the run all the same.
         if state in REMOVED or state in ("restored", "purged"):
-            tally.removed_records += count
-            tally.removed_bytes += size
-            pair = tally.by_reason.setdefault(reason_key(why, cls, reason), [0, 0])
-            pair[0] += count
-            pair[1] += size
-        elif is_failure(Outcome(0, state, number)):
-            tally.failed_total += count
+            tally.add_removed(reason_key(why, cls, reason), records, size)
+        elif state in ("failed", LEFT_BEHIND):
+            unclear = True
         elif state != "planned":
-            tally.skipped["changed" if state == LEFT_BEHIND else state] += count
+            tally.skipped[state] += records
         if state in WAITING:
-            tally.waiting_records += count
+            tally.waiting_records += records
             tally.waiting_bytes += size
-        gone[state] += count
+        gone[state] += records
         gone_bytes[state] += size
-    tally.failed = [
-        {"name": display_name(name), "errno": number, "message": detail or "failed"} for name, number, detail in failed
-    ]
+    if unclear:
+        _count_failures(db, plan_id, tally)
     with db.write() as session:
         session.execute(
             update(CleanupRun)
@@ -314,26 +252,32 @@ def recount(db: Database, run_id: int, plan_id: int) -> RunTally:
     return tally
 
 
+def _count_failures(db: Database, plan_id: int, tally: RunTally) -> None:
+    for chunk in read_chunks(db, plan_id):
+        for item in chunk.in_state("failed", LEFT_BEHIND):
+            index = item.seq - chunk.first_seq
+            number, detail = chunk.notes.get(index) or (None, None)
+            if is_failure(chunk.state_of(index), number):
+                tally.failed_total += 1
+                tally.note_failure(item, number, detail)
+            else:
+                tally.skipped["changed"] += 1
+
+
 def tell_removed(db: Database, inventory: Inventory, run_id: int) -> None:
     """What left the directory by a run leaves the inventory, in parts. Never raises: a scan would find out, too."""
     with db.read() as session:
-        found = session.execute(select(CleanupRun.plan_id, CleanupRun.store_id).where(CleanupRun.id == run_id)).one()
-    plan_id, store_id = found
-    last = 0
-    while plan_id is not None:
-        query = (
-            select(_ITEM.c.seq, _ITEM.c.name)
-            .where(_ITEM.c.plan_id == plan_id, _ITEM.c.seq > last, _ITEM.c.state.in_(REMOVED))
-            .order_by(_ITEM.c.seq)
-            .limit(_NAMES_AT_ONCE)
-        )
-        with db.read() as session:
-            rows = session.execute(query).all()
-        if not rows:
-            return
-        last = rows[-1][0]
+        plan_id, store_id = session.execute(
+            select(CleanupRun.plan_id, CleanupRun.store_id).where(CleanupRun.id == run_id)
+        ).one()
+    if plan_id is None:
+        return
+    for chunk in read_chunks(db, plan_id):
+        names = [item.name for item in chunk.in_state(*REMOVED)]
+        if not names:
+            continue
         try:
-            inventory.removed(store_id, [name for _, name in rows], run_id)
+            inventory.removed(store_id, names, run_id)
         except TierkeeperError as error:
             log.warning("cleanup.inventory_not_told", run=run_id, why=error.detail)
             return

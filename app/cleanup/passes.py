@@ -1,7 +1,7 @@
-"""One pass over the disk: batches of planned items, each judged anew, journalled, moved, compared and settled.
+"""One pass over the disk: chunk after chunk judged anew, journalled, moved, compared and settled.
 
-Order in a batch: is the store still there, may we go on, what are these records *now* (R1), intent committed and
-manifest written, then the files. Outcomes of a batch are committed together with the intent of the next.
+Order in a chunk: is the store still there, may we go on, what are these records *now* (R1), intent committed and
+manifest written, then the files. Outcomes of a chunk are committed together with the intent of the next.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from app.cleanup.chunks import Chunk
 from app.cleanup.disk import StoreRoot
 from app.cleanup.items import ItemRow
 from app.cleanup.journal import Journal, RunTally
@@ -21,7 +22,6 @@ from app.cleanup.removal import Outcome, remove, sync_directory
 from app.clock import Clock
 from app.errors import StoreError
 
-BATCH = 1000
 _LOOK_UP_EVERY = 64
 _LOOK_UP_SECONDS = 0.5
 
@@ -42,7 +42,6 @@ class PassDeps:
     spec: PolicySpec
     interrupted: Callable[[], bool]
     progress: Callable[[int], None]
-    batch: int = BATCH
 
 
 class Interrupted(Exception):
@@ -72,35 +71,36 @@ class RemovalPass:
         deps = self._deps
         before = deps.tally.removed_records
         quarantine = folder_path(folder_of_round(deps.folder, round_no))
-        outcomes: list[Outcome] = []
-        pending = False
         try:
-            for batch in deps.journal.batches(state="planned", size=deps.batch, round_no=round_no):
+            for chunk in deps.journal.chunks(round_no):
+                planned = chunk.in_state("planned")
+                if not planned:
+                    continue
                 deps.root.verify()
-                wanted, refused = self._judge(batch)
+                wanted = self._judge(chunk, planned)
                 if deps.interrupted():
                     raise Interrupted
-                deps.journal.turn("remove", wanted, outcomes, deps.tally)
-                pending, outcomes = bool(wanted), []
-                deps.journal.note(batch, refused)
+                if not wanted:
+                    deps.journal.turn("remove", None, deps.tally, chunk)
+                    continue
+                deps.journal.turn("remove", chunk, deps.tally)
                 self._prepare(quarantine, round_no, wanted)
-                self._act(quarantine, wanted, outcomes)
+                self._act(quarantine, chunk, wanted)
                 deps.lock.beat()
         except OSError as error:
             raise StoreError(f"the run stopped: {deps.root.path}: {error.strerror}") from error
         finally:
-            if pending:
-                deps.journal.turn("remove", [], outcomes, deps.tally)
+            deps.journal.turn("remove", None, deps.tally)
             self._close()
         return deps.tally.removed_records - before
 
-    def _judge(self, batch: list[ItemRow]) -> tuple[list[ItemRow], list[Outcome]]:
-        """What may go now, and what may not: its class is another now, or somebody holds it."""
+    def _judge(self, chunk: Chunk, planned: list[ItemRow]) -> list[ItemRow]:
+        """What may go now; what may not (its class is another now, or somebody holds it) is settled in the chunk."""
         deps = self._deps
-        facts = [Fact._make(item[1:8]) for item in batch]
+        facts = [Fact._make(item[1:8]) for item in planned]
         wanted: list[ItemRow] = []
         refused: list[Outcome] = []
-        for item, (cls, reason) in zip(batch, deps.inventory.classify_now(deps.store_id, facts), strict=True):
+        for item, (cls, reason) in zip(planned, deps.inventory.classify_now(deps.store_id, facts), strict=True):
             held = self._held.get(item.name)
             if held is not None and not (held == RESTORED and item.why == "filter"):
                 outcome = Outcome(item.seq, "held", None, held)
@@ -111,7 +111,8 @@ class RemovalPass:
                 continue
             refused.append(outcome)
             deps.tally.count(item, outcome)
-        return wanted, refused
+        chunk.set(refused, deps.clock())
+        return wanted
 
     def _still_wanted(self, item: ItemRow, cls: str, reason: str | None) -> bool:
         if item.round == 1:
@@ -127,20 +128,23 @@ class RemovalPass:
         if self._manifest is not None:
             self._manifest.add([item for item in wanted if item.action == "quarantine"])
 
-    def _act(self, quarantine: bytes, wanted: list[ItemRow], outcomes: list[Outcome]) -> None:
-        """Moves the files of one batch; stops between two of them when asked to."""
+    def _act(self, quarantine: bytes, chunk: Chunk, wanted: list[ItemRow]) -> None:
+        """Moves the files of one chunk; stops between two of them when asked to."""
         deps = self._deps
         root, count = deps.root, deps.tally.count
-        for position, item in enumerate(wanted):
-            if position % _LOOK_UP_EVERY == 0 and self._asked_to_stop():
-                raise Interrupted
-            outcome = remove(root, quarantine, item)
-            outcomes.append(outcome)
-            count(item, outcome)
-        if wanted:
-            # What the journal is about to call done must survive a power cut, too.
-            sync_directory(root.directory.fd)
-            sync_directory(root.folder(quarantine))
+        outcomes: list[Outcome] = []
+        try:
+            for position, item in enumerate(wanted):
+                if position % _LOOK_UP_EVERY == 0 and self._asked_to_stop():
+                    raise Interrupted
+                outcome = remove(root, quarantine, item)
+                outcomes.append(outcome)
+                count(item, outcome)
+        finally:
+            chunk.set(outcomes, deps.clock())
+        # What the journal is about to call done must survive a power cut, too.
+        sync_directory(root.directory.fd)
+        sync_directory(root.folder(quarantine))
         self._done += len(wanted)
         deps.progress(self._done)
 

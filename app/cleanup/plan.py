@@ -1,8 +1,11 @@
-"""From candidates to a plan. Pure: no clock, no disk, no session; it streams, so that a million records cost no memory.
+"""From records to a plan. Pure: no clock, no disk, no session; it streams, so that a million records cost no memory.
 
-`Planner(policy, facts, now)`; iterate `items(source)` to the end, then read `summary()`. Order: the certain classes
+`Planner(policy, facts, now)`; iterate `groups(source)` to the end, then read `summary()`. Order: the certain classes
 (incompatible, corrupt, unreachable, derived), unfinished writes, an explicit filter, unused, and last capacity and free
 space by least recent use down to the low mark. Rules: R1 (frozen facts), R3 (what is deleted), R6 (use), R8, CONTRACT.
+
+Records come and go in batches of one kind: what can be decided for a kind is decided once, and only ages, names on hold
+and limits are looked at row by row.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import NamedTuple
 
 from app.cleanup.goals import Need, capacity_need, floor_need
 from app.cleanup.policy import REASONS, USE_KINDS, PolicySpec, Select
-from app.cleanup.ports import RESTORED, Candidate, Selection
+from app.cleanup.ports import ATIME, CTIME, MTIME, NAME, RESTORED, SIZE, Batch, Row, Selection
 from app.cleanup.quantities import Age
 
 DAY_NS = 86_400 * 10**9
@@ -26,7 +29,7 @@ _TEMPORARY_MIN_NS = 600 * 10**9
 #: Clock difference between panel and file system that age tests allow for.
 _CLOCK_SLACK_NS = 2 * 10**9
 
-Source = Callable[[Selection], Iterable[Candidate]]
+Source = Callable[[Selection], Iterable[Batch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +55,15 @@ class StoreFacts:
     adapter_evicts: bool | None = None
 
 
-class Item(NamedTuple):
-    """One planned record: a row of `plan_item` without the plan's id."""
+class Group(NamedTuple):
+    """Planned records of one kind, in the order in which they go."""
 
-    seq: int
-    name: bytes
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    atime_ns: int
-    inode: int
-    device: int
     cls: str
     reason: str | None
     why: str
     action: str
-    record_id: int | None
+    device: int
+    rows: list[Row]
 
 
 @dataclass(slots=True)
@@ -77,8 +73,8 @@ class Tally:
     records: int = 0
     bytes: int = 0
 
-    def add(self, size: int) -> None:
-        self.records += 1
+    def add(self, records: int, size: int) -> None:
+        self.records += records
         self.bytes += size
 
     def pair(self) -> list[int]:
@@ -106,15 +102,17 @@ class Summary:
 
 
 class Planner:
-    """Makes one plan. `rounding` of sizes to blocks is how much a deletion frees."""
+    """Makes one plan. `held` are names that must stay, and why; `facts.block_size` is what a deletion frees."""
 
-    def __init__(self, policy: PolicySpec, facts: StoreFacts, now: float) -> None:
+    def __init__(
+        self, policy: PolicySpec, facts: StoreFacts, now: float, held: Mapping[bytes, str] | None = None
+    ) -> None:
         self.policy = policy
         self.facts = facts
         self.now_ns = int(now * 1e9)
         self.knows_use = facts.atime != "noatime"
+        self._held = held or {}
         self._block = max(facts.block_size, 1)
-        self._seq = 0
         self._total = Tally()
         self._freed = 0
         self._by_reason: dict[str, Tally] = {}
@@ -123,9 +121,10 @@ class Planner:
         self._day, self._week = Tally(), Tally()
         self._limited: str | None = None
         self._need: Need | None = None
-        self._accessed_ns = self._visible_ns(policy.protect.accessed_within) if policy.protect.accessed_within else 0
-        self._written_ns = policy.protect.written_within.seconds * 10**9 if policy.protect.written_within else 0
-        self._models = frozenset(policy.protect.models)
+        protect = policy.protect
+        self._accessed_ns = self._visible_ns(protect.accessed_within) if protect.accessed_within else 0
+        self._written_ns = protect.written_within.seconds * 10**9 if protect.written_within else 0
+        self._models = frozenset(protect.models)
         unused, temporary = policy.item("unused"), policy.item("temporary")
         self._unused = unused
         self._unused_before = self.now_ns - self._unused_ns(unused) if unused else 0
@@ -135,8 +134,8 @@ class Planner:
         self._certain = self._certain_classes()
         self._max_records, self._max_bytes = self._limits()
 
-    def items(self, source: Source) -> Iterator[Item]:
-        """The items in the order in which they go. Read `summary()` when this is used up."""
+    def groups(self, source: Source) -> Iterator[Group]:
+        """The planned records in the order in which they go. Read `summary()` when this is used up."""
         # At a limit the list ends: what would come later would have to jump the queue.
         for phase in (self._certain_phase, self._filter_phase, self._unused_phase, self._space_phase):
             if self._limited is None:
@@ -144,46 +143,48 @@ class Planner:
 
     # phases
 
-    def _certain_phase(self, source: Source) -> Iterator[Item]:
+    def _certain_phase(self, source: Source) -> Iterator[Group]:
         classes: dict[str, frozenset[str] | None] = dict(self._certain)
         if self.policy.item("temporary"):
             classes["temporary"] = None
-        if classes:
-            for candidate in source(Selection(classes=classes)):
-                why = self.certain(candidate)
-                if why is not None and not self._hold_back(candidate, why):
-                    item = self._take(candidate, why)
-                    if item is None:
-                        return
-                    yield item
+        if not classes:
+            return
+        for batch in source(Selection(classes=classes)):
+            why = self.certain(batch.cls, batch.reason)
+            if why is None:
+                continue
+            rows = self._old_temporaries(batch.rows) if why == "temporary" else batch.rows
+            yield from self._take(batch, rows, why)
+            if self._limited is not None:
+                return
 
-    def _filter_phase(self, source: Source) -> Iterator[Item]:
+    def _filter_phase(self, source: Source) -> Iterator[Group]:
         if self.policy.filters is None:
             return
-        for candidate in source(Selection(filters=self.policy.filters)):
-            if candidate.cls == "foreign" or self._hold_back(candidate, "filter"):
+        for batch in source(Selection(filters=self.policy.filters)):
+            if batch.cls == "foreign":
                 continue
-            item = self._take(candidate, "filter")
-            if item is None:
+            yield from self._take(batch, batch.rows, "filter")
+            if self._limited is not None:
                 return
-            yield item
 
-    def _unused_phase(self, source: Source) -> Iterator[Item]:
+    def _unused_phase(self, source: Source) -> Iterator[Group]:
         if self._unused is None:
             return
-        by_age = self._unused.age_only
-        selection = Selection(unused_since_ns=self._unused_before, by_age=by_age, least_recent_first=True)
-        for candidate in source(selection):
-            if candidate.cls in ("foreign", "temporary") or self.certain(candidate) is not None:
+        selection = Selection(
+            unused_since_ns=self._unused_before,
+            by_age=self._unused.age_only,
+            # Only a limit makes the order matter.
+            least_recent_first=self.policy.limits.any,
+        )
+        for batch in source(selection):
+            if batch.cls in ("foreign", "temporary") or self.certain(batch.cls, batch.reason) is not None:
                 continue
-            if not self.is_unused(candidate) or self._hold_back(candidate, "unused"):
-                continue
-            item = self._take(candidate, "unused")
-            if item is None:
+            yield from self._take(batch, self._unused_rows(batch.rows), "unused")
+            if self._limited is not None:
                 return
-            yield item
 
-    def _space_phase(self, source: Source) -> Iterator[Item]:
+    def _space_phase(self, source: Source) -> Iterator[Group]:
         capacity, floor = self.policy.item("capacity"), self.policy.item("free_space")
         if capacity is None and floor is None:
             return
@@ -191,95 +192,121 @@ class Planner:
         self._need = need = max((n for n in needs if n is not None), key=lambda n: n.bytes, default=Need(0, "", ()))
         if need.bytes <= self._freed:
             return
-        for candidate in source(Selection(least_recent_first=True, by_age=not self.knows_use)):
-            if candidate.cls in ("foreign", "temporary") or self.certain(candidate) is not None:
+        for batch in source(Selection(least_recent_first=True, by_age=not self.knows_use)):
+            if batch.cls in ("foreign", "temporary") or self.certain(batch.cls, batch.reason) is not None:
                 continue
-            if self._unused is not None and self.is_unused(candidate):
-                continue
-            if self._hold_back(candidate, need.kind):
-                continue
-            item = self._take(candidate, need.kind)
-            if item is None:
-                return
-            yield item
-            if self._freed >= need.bytes:
+            rows = batch.rows if self._unused is None else [row for row in batch.rows if not self._is_unused(row)]
+            yield from self._take(batch, rows, need.kind, until_freed=need.bytes)
+            if self._limited is not None or self._freed >= need.bytes:
                 return
 
-    # predicates
+    # what is taken for what it is
 
-    def certain(self, candidate: Candidate) -> str | None:
-        """The select kind that takes a candidate for what it is, or None."""
-        cls = candidate.cls
+    def certain(self, cls: str, reason: str | None) -> str | None:
+        """The select kind that takes records of a class and reason for what they are, or None."""
         if cls == "temporary":
-            if self._temporary_before and max(candidate.mtime_ns, candidate.ctime_ns) < self._temporary_before:
-                return "temporary"
-            return None
+            return "temporary" if self._temporary_before else None
         reasons = self._certain.get(cls)
-        if reasons is None or candidate.reason not in reasons:
+        if reasons is None or reason not in reasons:
             return None
         return "derived" if cls == "unverified" else cls
 
-    def is_unused(self, candidate: Candidate) -> bool:
-        """Whether the select item `unused` takes a candidate by its times."""
-        if self._unused is None:
-            return False
-        last = candidate.mtime_ns if self._unused.age_only else max(candidate.atime_ns, candidate.mtime_ns)
-        return last < self._unused_before
+    def _old_temporaries(self, rows: list[Row]) -> list[Row]:
+        before = self._temporary_before
+        return [row for row in rows if row[MTIME] < before and row[CTIME] < before]
 
-    def _hold_back(self, candidate: Candidate, why: str) -> bool:
-        """Counts and refuses what is protected."""
-        reason: str | None = None
-        if candidate.held is not None and not (candidate.held == RESTORED and why == "filter"):
-            # What was restored is left alone by policies; somebody who picks it by hand means it. Canaries stay.
-            reason = candidate.held
-        elif candidate.model is not None and candidate.model in self._models:
-            reason = "protected_model"
-        elif self._written_ns and candidate.mtime_ns > self.now_ns - self._written_ns and why != "temporary":
-            reason = "written_within"
-        elif self._accessed_ns and why in USE_KINDS:
-            last = max(candidate.atime_ns, candidate.mtime_ns) if self.knows_use else candidate.mtime_ns
-            if last > self.now_ns - self._accessed_ns:
-                reason = "accessed_within"
-        if reason is None and why == "filter" and candidate.cls == "temporary":
-            # An unfinished write may be going on: only an old one is dead, even when somebody asked for it.
-            young = max(candidate.mtime_ns, candidate.ctime_ns) > self.now_ns - _TEMPORARY_MIN_NS
-            reason = "too_young" if young else None
-        if reason is None and self.facts.device is not None and candidate.device != self.facts.device:
-            reason = "other_device"
-        if reason is None:
-            return False
-        self._held_back.setdefault(reason, Tally()).add(candidate.size)
-        return True
+    def _unused_rows(self, rows: list[Row]) -> list[Row]:
+        before = self._unused_before
+        if self._unused is not None and self._unused.age_only:
+            return [row for row in rows if row[MTIME] < before]
+        return [row for row in rows if row[ATIME] < before and row[MTIME] < before]
 
-    def _take(self, candidate: Candidate, why: str) -> Item | None:
-        """The item, counted; None when a limit forbids it."""
-        size = candidate.size
-        if self._total.records >= self._max_records:
-            self._limited = self._limit_name("records")
-            return None
-        if self._total.bytes + size > self._max_bytes:
-            self._limited = self._limit_name("bytes")
-            return None
-        action = self.policy.action_for(why, candidate.reason)
+    def _is_unused(self, row: Row) -> bool:
+        return bool(self._unused_rows([row]))
+
+    # taking
+
+    def _take(self, batch: Batch, rows: list[Row], why: str, *, until_freed: int | None = None) -> Iterator[Group]:
+        """One group of what may go, counted; none when nothing may."""
+        rows = self._without_protected(batch, rows, why)
+        if not rows:
+            return
+        action = self.policy.action_for(why, batch.reason)
+        rows = self._up_to_limits(rows, action, until_freed)
+        if not rows:
+            return
+        size = sum(row[SIZE] for row in rows)
+        self._total.add(len(rows), size)
+        self._by_reason.setdefault(reason_key(why, batch.cls, batch.reason), Tally()).add(len(rows), size)
         if action == "delete":
-            self._freed += -(-size // self._block) * self._block
-        self._total.add(size)
-        key = reason_key(why, candidate.cls, candidate.reason)
-        tally = self._by_reason.get(key)
-        if tally is None:
-            tally = self._by_reason[key] = Tally()
-        tally.records += 1
-        tally.bytes += size
-        if candidate.model is not None:
-            self._by_model[candidate.model] = self._by_model.get(candidate.model, 0) + 1
-        if self.knows_use and candidate.atime_ns - candidate.mtime_ns > _READ_AFTER_NS:
-            age = self.now_ns - candidate.atime_ns
-            if age < 7 * DAY_NS:
-                self._week.add(size)
-                if age < DAY_NS:
-                    self._day.add(size)
-        self._seq += 1
-        return Item(self._seq, *candidate[:9], why, action, candidate.record_id)
+            block = self._block
+            self._freed += sum(-(-row[SIZE] // block) for row in rows) * block
+        if batch.model is not None:
+            self._by_model[batch.model] = self._by_model.get(batch.model, 0) + len(rows)
+        if self.knows_use:
+            self._count_recent_use(rows)
+        yield Group(batch.cls, batch.reason, why, action, batch.device, rows)
+
+    def _without_protected(self, batch: Batch, rows: list[Row], why: str) -> list[Row]:
+        """Counts and leaves out what is protected."""
+        if batch.model is not None and batch.model in self._models:
+            return self._hold_back(rows, [], "protected_model")
+        if self.facts.device is not None and batch.device != self.facts.device:
+            return self._hold_back(rows, [], "other_device")
+        held = self._held
+        if held and not held.keys().isdisjoint([row[NAME] for row in rows]):
+            # What was restored is left alone by policies; somebody who picks it by hand means it. Canaries stay.
+            free = {RESTORED} if why == "filter" else frozenset()
+            for reason in sorted(set(held.values()) - free):
+                rows = self._hold_back(rows, [row for row in rows if held.get(row[NAME]) != reason], reason)
+        if self._written_ns and why != "temporary":
+            limit = self.now_ns - self._written_ns
+            rows = self._hold_back(rows, [row for row in rows if row[MTIME] <= limit], "written_within")
+        if self._accessed_ns and why in USE_KINDS:
+            limit = self.now_ns - self._accessed_ns
+            if self.knows_use:
+                kept = [row for row in rows if row[ATIME] <= limit and row[MTIME] <= limit]
+            else:
+                kept = [row for row in rows if row[MTIME] <= limit]
+            rows = self._hold_back(rows, kept, "accessed_within")
+        if why == "filter" and batch.cls == "temporary":
+            # An unfinished write may be going on: only an old one is dead, even when somebody asked for it.
+            limit = self.now_ns - _TEMPORARY_MIN_NS
+            rows = self._hold_back(rows, [r for r in rows if r[MTIME] <= limit and r[CTIME] <= limit], "too_young")
+        return rows
+
+    def _hold_back(self, rows: list[Row], kept: list[Row], reason: str) -> list[Row]:
+        """Counts what is in `rows` and not in `kept`."""
+        if len(kept) != len(rows):
+            size = sum(row[SIZE] for row in rows) - sum(row[SIZE] for row in kept)
+            self._held_back.setdefault(reason, Tally()).add(len(rows) - len(kept), size)
+        return kept
+
+    def _up_to_limits(self, rows: list[Row], action: str, until_freed: int | None) -> list[Row]:
+        """The first rows that limits (and the goal) allow."""
+        if until_freed is None and not self.policy.limits.any:
+            return rows
+        records, size, freed = self._total.records, self._total.bytes, self._freed
+        for position, row in enumerate(rows):
+            if until_freed is not None and freed >= until_freed:
+                return rows[:position]
+            records += 1
+            size += row[SIZE]
+            if records > self._max_records or size > self._max_bytes:
+                self._limited = self._limit_name("records" if records > self._max_records else "bytes")
+                return rows[:position]
+            if action == "delete":
+                freed += -(-row[SIZE] // self._block) * self._block
+        return rows
+
+    def _count_recent_use(self, rows: list[Row]) -> None:
+        week = self.now_ns - 7 * DAY_NS
+        recent = [row for row in rows if row[ATIME] > week and row[ATIME] - row[MTIME] > _READ_AFTER_NS]
+        if recent:
+            self._week.add(len(recent), sum(row[SIZE] for row in recent))
+            day = self.now_ns - DAY_NS
+            today = [row for row in recent if row[ATIME] > day]
+            self._day.add(len(today), sum(row[SIZE] for row in today))
 
     # what the mount can show, and limits
 
@@ -316,7 +343,7 @@ class Planner:
         return f"max_{what}" if bound == own else "max_fraction"
 
     def summary(self) -> Summary:
-        """Totals; `items` must have been used up."""
+        """Totals; `groups` must have been used up."""
         free = self.facts.fs_free
         return Summary(
             records=self._total.records,
@@ -345,20 +372,29 @@ def reason_key(why: str, cls: str, reason: str | None) -> str:
 class PlanResult:
     """A whole plan in memory, for small ones and for tests."""
 
-    items: list[Item]
+    groups: list[Group]
     summary: Summary
 
 
-def make_plan(candidates: Iterable[Candidate], policy: PolicySpec, facts: StoreFacts, now: float) -> PlanResult:
-    """Plan over a list of candidates (each phase goes over all of them in the order it asks for)."""
-    everything = list(candidates)
+def make_plan(
+    batches: Iterable[Batch],
+    policy: PolicySpec,
+    facts: StoreFacts,
+    now: float,
+    held: Mapping[bytes, str] | None = None,
+) -> PlanResult:
+    """Plan over records in memory (each phase goes over all of them in the order it asks for)."""
+    everything = list(batches)
 
-    def source(selection: Selection) -> Iterable[Candidate]:
+    def source(selection: Selection) -> Iterable[Batch]:
         if not selection.least_recent_first:
             return everything
+        single = [(row, batch) for batch in everything for row in batch.rows]
         if selection.by_age:
-            return sorted(everything, key=lambda c: (c.mtime_ns, c.name))
-        return sorted(everything, key=lambda c: (max(c.atime_ns, c.mtime_ns), c.name))
+            single.sort(key=lambda pair: (pair[0][MTIME], pair[0][NAME]))
+        else:
+            single.sort(key=lambda pair: (max(pair[0][ATIME], pair[0][MTIME]), pair[0][NAME]))
+        return [batch._replace(rows=[row]) for row, batch in single]
 
-    planner = Planner(policy, facts, now)
-    return PlanResult(list(planner.items(source)), planner.summary())
+    planner = Planner(policy, facts, now, held)
+    return PlanResult(list(planner.groups(source)), planner.summary())

@@ -1,27 +1,26 @@
-"""Making a plan: the store's facts are gathered, the pure planner streams, items are frozen in batches.
+"""Making a plan: the store's facts are gathered, the pure planner streams, records are frozen in chunks.
 
-Candidates are read and items written in turns; no session is open across them longer than one batch, and memory does
+Records are read and chunks written in turns; no session is open across them longer than one batch, and memory does
 not grow with the number of records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, cast
 
-from sqlalchemy import Table, delete, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Table, delete, insert, update
 
 from app.cleanup.advice import check_use_is_visible, warnings_for
+from app.cleanup.chunks import CHUNK, ChunkWriter
 from app.cleanup.disk import StoreRoot
 from app.cleanup.goals import Need
-from app.cleanup.plan import Item, Planner, StoreFacts, Summary
+from app.cleanup.plan import Planner, StoreFacts, Summary
 from app.cleanup.policy import PolicySpec, parse_filter_spec, parse_spec
 from app.cleanup.ports import Inventory
 from app.cleanup.quarantine import quarantined_bytes
-from app.cleanup.tables import Plan, PlanItem
+from app.cleanup.tables import Plan, PlanChunk
 from app.clock import Clock
 from app.database import Database
 from app.errors import NotFound
@@ -29,11 +28,11 @@ from app.fleet.service import FleetService
 
 #: A plan can be run for this long.
 EXPIRES_SECONDS = 3600.0
-_ROWS = 5000
+_CHUNKS_AT_ONCE = 8
 #: A dry run looks at the disk itself when that costs a moment only.
 SMALL_STORE_RECORDS = 20_000
 FRESH_SECONDS = 60.0
-_ITEM = cast(Table, PlanItem.__table__)
+_CHUNK = cast(Table, PlanChunk.__table__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,9 @@ class PlanMaker:
         inventory: Inventory,
         fleet: FleetService,
         serving: Callable[[int], Serving],
+        chunk: int = CHUNK,
     ) -> None:
+        self._chunk = chunk
         self._db = db
         self._clock = clock
         self._inventory = inventory
@@ -79,20 +80,31 @@ class PlanMaker:
             store_id, spec = row.store_id, spec_of(row.body)
         with self._db.write() as session:
             # A plan that was cut off half way is made again from the start.
-            session.execute(delete(PlanItem).where(PlanItem.plan_id == plan_id))
+            session.execute(delete(PlanChunk).where(PlanChunk.plan_id == plan_id))
         self._freshen(store_id, check_cancel, always_fresh)
         facts, root_inode = self._facts(store_id)
         check_use_is_visible(spec, facts.atime)
         now = self._clock()
-        planner = Planner(spec, facts, now)
-        items = planner.items(lambda selection: self._inventory.select(store_id, selection))
+        planner = Planner(spec, facts, now, self._inventory.held(store_id))
+        writer = ChunkWriter(plan_id, size=self._chunk)
         written = 0
-        for batch in _batches(items, _ROWS):
+
+        def flush(rows: list[dict[str, Any]]) -> None:
             with self._db.write() as session:
-                insert_items(session, plan_id, batch)
-            written += len(batch)
-            check_cancel()
+                session.execute(insert(_CHUNK), rows)
+
+        pending: list[dict[str, Any]] = []
+        for group in planner.groups(lambda selection: self._inventory.select(store_id, selection)):
+            pending.extend(writer.add(group))
+            written += len(group.rows)
+            if len(pending) >= _CHUNKS_AT_ONCE:
+                flush(pending)
+                pending = []
+                check_cancel()
             progress(written)
+        pending.extend(writer.rest())
+        if pending:
+            flush(pending)
         summary = planner.summary()
         with self._db.write() as session:
             session.execute(
@@ -146,24 +158,6 @@ class PlanMaker:
 def spec_of(body: Mapping[str, Any]) -> PolicySpec:
     """The spec behind a plan's or policy's stored JSON."""
     return parse_filter_spec(body) if "filter" in body else parse_spec(body)
-
-
-def insert_items(session: Session, plan_id: int, items: Sequence[Item]) -> None:
-    """Bulk insert by the driver itself: a million rows must not cost the ORM's or Core's price."""
-    names = (*Item._fields, "plan_id", "round", "state")
-    connection = session.connection()
-    mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
-    values = ", ".join([mark] * len(Item._fields) + [str(int(plan_id)), "1", "'planned'"])
-    connection.exec_driver_sql(
-        f"INSERT INTO plan_item ({', '.join(names)}) VALUES ({values})",  # noqa: S608 (no value of anybody's in it)
-        [tuple(item) for item in items],
-    )
-
-
-def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def _values(summary: Summary) -> dict[str, Any]:

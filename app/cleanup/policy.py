@@ -95,6 +95,11 @@ class Limits:
     max_records: int | None = None
     max_fraction: float | None = None
 
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.max_bytes is not None or self.max_records is not None or self.max_fraction is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Blackout:

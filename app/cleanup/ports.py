@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from app.records.facts import FileFact
 
@@ -15,24 +15,25 @@ from app.records.facts import FileFact
 CANARY, RESTORED = "canary", "restored"
 
 
-class Candidate(NamedTuple):
-    """One record of the inventory with the facts of R1. Times are nanoseconds, `inode` is signed 64 bit.
+#: (name, size, mtime_ns, ctime_ns, atime_ns, inode, record id): the facts of R1 as the inventory has them. Times are
+#: nanoseconds, the inode is signed 64 bit. A plain tuple: a plan looks at a million of them.
+Row = tuple[bytes, int, int, int, int, int, int | None]
+NAME: Final = 0
+SIZE: Final = 1
+MTIME: Final = 2
+CTIME: Final = 3
+ATIME: Final = 4
+INODE: Final = 5
 
-    `held` names why it must stay (CANARY, RESTORED), or is None.
-    """
 
-    name: bytes
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    atime_ns: int
-    inode: int
-    device: int
+class Batch(NamedTuple):
+    """Records of one class, reason and model on one device, in the order asked for."""
+
     cls: str
     reason: str | None
-    record_id: int | None
     model: str | None
-    held: str | None
+    device: int
+    rows: list[Row]
 
 
 class Fact(NamedTuple):
@@ -62,7 +63,7 @@ class Selection:
 
     `classes`: {class: reasons or None for all}; None for every class but foreign. `filters`: the parameters of the
     records list. `unused_since_ns`: last use (or, with `by_age`, last write) before this. `least_recent_first` orders
-    by last use, or by last write with `by_age`.
+    by last use, or by last write with `by_age`; without it any order will do.
     """
 
     classes: Mapping[str, frozenset[str] | None] | None = None
@@ -79,8 +80,8 @@ class Inventory(Protocol):
         """Totals of the last scan."""
         ...
 
-    def select(self, store_id: int, selection: Selection) -> Iterator[Candidate]:
-        """Streams candidates; memory does not grow with their number."""
+    def select(self, store_id: int, selection: Selection) -> Iterator[Batch]:
+        """Streams records in batches of at most a few thousand; memory does not grow with their number."""
         ...
 
     def classify_now(self, store_id: int, facts: Sequence[Fact]) -> list[tuple[str, str | None]]:

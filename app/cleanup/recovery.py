@@ -38,7 +38,7 @@ class Recovery:
     def settle_store(self, root: StoreRoot, store_id: int, *, but: int | None = None) -> int:
         """Settles all open intents of a store, whose lock the caller holds. Raises OSError or StoreError."""
         query = (
-            select(CleanupRun.id, CleanupRun.plan_id, CleanupRun.folder)
+            select(CleanupRun.id, CleanupRun.folder)
             .join(CleanupIntent, CleanupIntent.run_id == CleanupRun.id)
             .where(CleanupRun.store_id == store_id, CleanupIntent.settled_at.is_(None), CleanupRun.id != (but or 0))
             .distinct()
@@ -46,15 +46,12 @@ class Recovery:
         with self._db.read() as session:
             rows = session.execute(query).all()
         settled = 0
-        for run_id, plan_id, folder in rows:
-            if plan_id is None:
-                continue
+        for run_id, folder in rows:
             settled += settle_open(
                 self._db,
                 self._clock,
                 root,
                 run_id=run_id,
-                plan_id=plan_id,
                 folder_of_round=_folders(folder),
                 restored=partial(self._hold, store_id, run_id),
             )

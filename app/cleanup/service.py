@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
 from app.cleanup.adapters import RecordsInventory, serving_of
+from app.cleanup.chunks import CHUNK
 from app.cleanup.clients import HttpTierCalls
 from app.cleanup.execution import RunExecutor
 from app.cleanup.jobs import JobRunner
@@ -40,7 +41,8 @@ from app.settings import Settings
 class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
     """Policies, plans, runs, quarantine.
 
-    `inventory` and `calls` replace the records room and the servers in tests.
+    `inventory` and `calls` replace the records room and the servers in tests; `chunk` is how many records go between
+    two commits of the journal.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
         inventory: Inventory | None = None,
         calls: TierCalls | None = None,
         sleep: Sleep = asyncio.sleep,
-        batch: int | None = None,
+        chunk: int = CHUNK,
     ) -> None:
         del settings  # every room is built alike; this one has none yet
         self._db = db
@@ -74,7 +76,12 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
         owner = runner.owner
         self._recovery = Recovery(db=db, clock=clock, fleet=fleet, inventory=inventory, owner=owner)
         self._plans = PlanMaker(
-            db=db, clock=clock, inventory=inventory, fleet=fleet, serving=lambda store_id: serving_of(fleet, store_id)
+            db=db,
+            clock=clock,
+            inventory=inventory,
+            fleet=fleet,
+            serving=lambda store_id: serving_of(fleet, store_id),
+            chunk=chunk,
         )
         runs = RunExecutor(
             db=db,
@@ -87,7 +94,6 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
             calls=calls or HttpTierCalls(),
             owner=owner,
             sleep=sleep,
-            batch=batch,
         )
         jobs = JobRunner(
             db=db,

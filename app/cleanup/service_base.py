@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Select
 from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
+from app.cleanup.chunks import Chunk, chunks_holding, read_chunk, read_chunks
 from app.cleanup.ports import Inventory
+from app.cleanup.schemas import ItemView
+from app.cleanup.views import item_view
 from app.clock import Clock
 from app.database import Database
 from app.errors import NotFound
@@ -68,3 +71,45 @@ class ServiceBase:
         shown = rows[:page_size]
         token = encode_cursor(list_name, [key_of(shown[-1])]) if len(rows) > page_size else None
         return Page(items=[view(row) for row in shown], next_page_token=token)
+
+    def _item_page(
+        self,
+        plan_id: int | None,
+        *,
+        list_name: str,
+        page_size: int,
+        page_token: str | None,
+        state: str | None = None,
+        reason: str | None = None,
+        planned_only: bool = False,
+    ) -> Page[ItemView]:
+        """One page of a plan's records, in their order. Raises BadToken."""
+        after = int(decode_cursor(list_name, page_token)[0] or 0) if page_token else 0
+        found: list[ItemView] = []
+        last = 0
+        for chunk in self._chunks(plan_id, after, state, reason):
+            if planned_only and chunk.round != 1:
+                break
+            rows = chunk.rows if state is None else chunk.in_state(state)
+            for row in rows:
+                if row.seq <= after or (reason is not None and reason not in (row.reason, row.why)):
+                    continue
+                if len(found) == page_size:
+                    return Page(items=found, next_page_token=encode_cursor(list_name, [last]))
+                found.append(item_view(chunk, row))
+                last = row.seq
+        return Page(items=found, next_page_token=None)
+
+    def _chunks(self, plan_id: int | None, after: int, state: str | None, reason: str | None) -> Iterator[Chunk]:
+        if plan_id is None:
+            return
+        if state is None and reason is None:
+            yield from read_chunks(self._db, plan_id, from_seq=after + 1)
+            return
+        firsts = chunks_holding(self._db, plan_id, state=state, reason=reason)
+        # The chunk that holds `after` itself may hold more after it.
+        start = max((n for n, first in enumerate(firsts) if first <= after), default=0)
+        for first_seq in firsts[start:]:
+            chunk = read_chunk(self._db, plan_id, first_seq)
+            if chunk is not None:
+                yield chunk

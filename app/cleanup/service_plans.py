@@ -12,8 +12,8 @@ from app.cleanup.planning import PlanMaker
 from app.cleanup.policy import parse_filter_spec
 from app.cleanup.schemas import FilterPlanInput, ItemView, PlanView
 from app.cleanup.service_base import ServiceBase
-from app.cleanup.tables import CleanupRun, Plan, PlanItem, Policy
-from app.cleanup.views import item_view, plan_view
+from app.cleanup.tables import CleanupRun, Plan, Policy
+from app.cleanup.views import plan_view
 from app.errors import InvalidInput, NotFound
 from app.scheduling.runner import WorkContext, request_cancel
 from app.scheduling.schemas import Page
@@ -115,22 +115,16 @@ class PlanMethods(ServiceBase):
         self, plan_id: int, *, page_size: int, page_token: str | None, reason: str | None = None
     ) -> Page[ItemView]:
         """In the order in which they would go."""
-        query = select(PlanItem).where(PlanItem.plan_id == plan_id, PlanItem.round == 1)
-        if reason is not None:
-            query = query.where((PlanItem.reason == reason) | (PlanItem.why == reason))
         with self._db.read() as session:
             self._plan_row(session, plan_id)
-            return self._page(
-                session,
-                query,
-                PlanItem.seq,
-                list_name=f"plan_records|{plan_id}|{reason}",
-                page_size=page_size,
-                page_token=page_token,
-                newest_first=False,
-                view=item_view,
-                key_of=lambda row: int(row.seq),
-            )
+        return self._item_page(
+            plan_id,
+            list_name=f"plan_records|{plan_id}|{reason}",
+            page_size=page_size,
+            page_token=page_token,
+            reason=reason,
+            planned_only=True,
+        )
 
     def cancel_plan(self, plan_id: int, *, actor: str) -> PlanView:
         """Asks a plan to stop being made. Raises NotFound."""

@@ -9,18 +9,17 @@ from datetime import UTC, datetime
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from app.cleanup.chunks import read_chunks
 from app.cleanup.recovery import Recovery
 from app.cleanup.schemas import EpisodeView, ItemView, RunView
 from app.cleanup.service_base import ServiceBase
-from app.cleanup.tables import CleanupEpisode, CleanupRun, Plan, PlanItem, Policy
+from app.cleanup.tables import CleanupEpisode, CleanupRun, Plan, Policy
 from app.cleanup.views import episode_view, item_view, run_view
 from app.clock import iso
 from app.errors import Conflict, NotFound
 from app.scheduling.runner import owner_alive, request_cancel
 from app.scheduling.schemas import Page
 from app.scheduling.work import ACTIVE_STATES, INTERRUPTED, RUNNING, SUCCEEDED
-
-_EXPORT_ROWS = 1000
 
 
 class RunMethods(ServiceBase):
@@ -170,38 +169,21 @@ class RunMethods(ServiceBase):
     ) -> Page[ItemView]:
         """What became of each record; `state` filters."""
         with self._db.read() as session:
-            run = self._run_row(session, run_id)
-            query = select(PlanItem).where(PlanItem.plan_id == (run.plan_id or 0))
-            if state is not None:
-                query = query.where(PlanItem.state == state)
-            return self._page(
-                session,
-                query,
-                PlanItem.seq,
-                list_name=f"run_records|{run_id}|{state}",
-                page_size=page_size,
-                page_token=page_token,
-                newest_first=False,
-                view=item_view,
-                key_of=lambda row: int(row.seq),
-            )
+            plan_id = self._run_row(session, run_id).plan_id
+        return self._item_page(
+            plan_id,
+            list_name=f"run_records|{run_id}|{state}",
+            page_size=page_size,
+            page_token=page_token,
+            state=state,
+        )
 
     def export_run_records(self, run_id: int) -> Iterator[ItemView]:
         """All of them, streamed. Raises NotFound at once."""
         with self._db.read() as session:
-            plan_id = self._run_row(session, run_id).plan_id or 0
-        return self._export(plan_id)
-
-    def _export(self, plan_id: int) -> Iterator[ItemView]:
-        last = 0
-        while True:
-            query = select(PlanItem).where(PlanItem.plan_id == plan_id, PlanItem.seq > last)
-            with self._db.read() as session:
-                rows = session.scalars(query.order_by(PlanItem.seq).limit(_EXPORT_ROWS)).all()
-            if not rows:
-                return
-            last = rows[-1].seq
-            yield from map(item_view, rows)
+            plan_id = self._run_row(session, run_id).plan_id
+        chunks = read_chunks(self._db, plan_id) if plan_id is not None else iter(())
+        return (item_view(chunk, row) for chunk in chunks for row in chunk.rows)
 
     def cancel_run(self, run_id: int, *, actor: str) -> RunView:
         """Stops between two records; what is in quarantine stays there."""

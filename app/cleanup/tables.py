@@ -1,4 +1,4 @@
-"""Policies, plans with their frozen items, runs, the journal of intents, quarantine jobs, laundering episodes."""
+"""Policies, plans with their frozen records, runs, the journal of intents, quarantine jobs, laundering episodes."""
 
 from __future__ import annotations
 
@@ -62,37 +62,42 @@ class Plan(WorkColumns, Base):
     root_inode: Mapped[int | None] = mapped_column(BigInteger, default=None)
 
 
-class PlanItem(Base):
-    """One record of a plan with the facts of R1, and what became of it.
+class PlanChunk(Base):
+    """Up to a thousand records of a plan with the frozen facts of R1. Written once; see `app.cleanup.chunks`.
 
-    state: planned, quarantined, deleted, restored, purged, vanished (was not there any more), changed, used,
-    reclassified, held, protected, linked, not_regular, other_device, open, failed, in_place (put back by recovery).
-    Items of `round` > 1 were re-created while a run went on and were added by it (R4, second pass).
+    A row a thousand, because planning a million records must not cost a million rows: `names` are joined by NUL (no
+    file name holds one), `facts` are little-endian 64 bit columns, `kinds` [[class, reason, why, action]], `kind_of` a
+    byte a record.
     """
 
-    __tablename__ = "plan_item"
-    # No index on the state: every record of a run changes it once, and that is what a run costs. Lists walk the key.
-    __table_args__ = ({"sqlite_with_rowid": False},)
+    __tablename__ = "plan_chunk"
 
     plan_id: Mapped[int] = mapped_column(ForeignKey("plan.id", ondelete="CASCADE"), primary_key=True)
-    seq: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[bytes] = mapped_column(LargeBinary)  # relative to the store
-    size: Mapped[int] = mapped_column(BigInteger)
-    mtime_ns: Mapped[int] = mapped_column(BigInteger)
-    ctime_ns: Mapped[int] = mapped_column(BigInteger)
-    atime_ns: Mapped[int] = mapped_column(BigInteger)
-    inode: Mapped[int] = mapped_column(BigInteger)  # signed reinterpretation of the kernel's unsigned number
-    device: Mapped[int] = mapped_column(BigInteger)
-    cls: Mapped[str]
-    reason: Mapped[str | None]
-    why: Mapped[str]  # the select item that took it: incompatible, …, unused, capacity, free_space, filter
-    action: Mapped[str]  # quarantine | delete
-    record_id: Mapped[int | None] = mapped_column(default=None)  # of the inventory, when it was planned
+    first_seq: Mapped[int] = mapped_column(primary_key=True)  # records are numbered from 1 within their plan
+    records: Mapped[int]
+    # 1 was planned; above that are records re-created while a run went on, which it added itself (R4, second pass).
     round: Mapped[int] = mapped_column(default=1)
-    state: Mapped[str] = mapped_column(default="planned")
-    errno: Mapped[int | None] = mapped_column(default=None)
-    detail: Mapped[str | None] = mapped_column(default=None)
-    changed_at: Mapped[float | None] = mapped_column(default=None)
+    device: Mapped[int] = mapped_column(BigInteger)
+    names: Mapped[bytes] = mapped_column(LargeBinary)
+    facts: Mapped[bytes] = mapped_column(LargeBinary)
+    kinds: Mapped[list[list[str | None]]] = mapped_column(JSON)
+    kind_of: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class PlanChunkState(Base):
+    """What became of a chunk's records: one state byte a record, and what there is to say of single ones.
+
+    No row: all are planned. `tally` is [[kind, state, records, bytes]], so that counting a run reads no record.
+    """
+
+    __tablename__ = "plan_chunk_state"
+
+    plan_id: Mapped[int] = mapped_column(ForeignKey("plan.id", ondelete="CASCADE"), primary_key=True)
+    first_seq: Mapped[int] = mapped_column(primary_key=True)
+    states: Mapped[bytes] = mapped_column(LargeBinary)
+    notes: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # {index: [errno, detail]}
+    times: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # {state: when it was last entered}
+    tally: Mapped[list[list[int]]] = mapped_column(JSON, default=list)
 
 
 class CleanupRun(WorkColumns, Base):
@@ -137,7 +142,8 @@ class CleanupIntent(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("cleanup_run.id", ondelete="CASCADE"))
     kind: Mapped[str]  # remove | restore | purge
-    seqs: Mapped[list[list[int]]] = mapped_column(JSON)  # inclusive ranges of plan_item.seq
+    plan_id: Mapped[int]
+    first_seq: Mapped[int]  # of the chunk
     opened_at: Mapped[float]
     settled_at: Mapped[float | None] = mapped_column(default=None)
 

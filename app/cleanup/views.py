@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+from app.cleanup.chunks import Chunk
+from app.cleanup.items import ItemRow
 from app.cleanup.policy import PolicySpec, cron_of
 from app.cleanup.presets import describe
 from app.cleanup.schemas import (
@@ -28,7 +30,7 @@ from app.cleanup.schemas import (
     Verdict,
 )
 from app.cleanup.selection import item_id
-from app.cleanup.tables import CleanupEpisode, CleanupRun, Plan, PlanItem, Policy, QuarantineJob
+from app.cleanup.tables import CleanupEpisode, CleanupRun, Plan, Policy, QuarantineJob
 from app.clock import iso, iso_ns
 from app.lmcache.object_keys import decode_model, parse_name
 from app.records.facts import display_name
@@ -141,9 +143,12 @@ def plan_view(row: Plan, *, store_name: str, run_id: int | None, now: float) -> 
     )
 
 
-def item_view(row: PlanItem) -> ItemView:
+def item_view(chunk: Chunk, row: ItemRow) -> ItemView:
     """One record of a plan, its name taken apart as far as it parses."""
     parsed = parse_name(row.name)
+    index = row.seq - chunk.first_seq
+    state = chunk.state_of(index)
+    number, detail = chunk.notes.get(index) or (None, None)
     return ItemView(
         id=item_id(row.seq),
         record_id=None if row.record_id is None else str(row.record_id),
@@ -163,10 +168,10 @@ def item_view(row: PlanItem) -> ItemView:
         modified_at=iso_ns(row.mtime_ns) or "",
         accessed_at=iso_ns(row.atime_ns) or "",
         round=row.round,
-        state=row.state,
-        errno=row.errno,
-        detail=row.detail,
-        changed_at=iso(row.changed_at),
+        state=state,
+        errno=number,
+        detail=detail,
+        changed_at=iso(chunk.times.get(state)),
     )
 
 

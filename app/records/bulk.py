@@ -30,7 +30,7 @@ class _Source(NamedTuple):
     """How the rows of one cohort are read: a sort key to select first (or none), an index, an order."""
 
     key: str
-    index: str
+    by: str
     order: str
 
 
@@ -121,7 +121,7 @@ class _Stream:
             source = _Source("", " NOT INDEXED", "")
         self._sql = (
             f"SELECT {source.key} CAST({name} AS BLOB), size, mtime, ctime, atime, inode, ? + id"  # noqa: S608
-            f" FROM record{source.index} WHERE cohort=? AND flags & {HARD_LINKS} = 0{conditions}{source.order}"
+            f" FROM record{source.by} WHERE cohort=? AND flags & {HARD_LINKS} = 0{conditions}{source.order}"
         )
         self._bound: Sequence[Any] = (*values, record_id(store_id, 0), cohort.id, *bound)
 

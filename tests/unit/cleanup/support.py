@@ -11,7 +11,7 @@ from typing import Any
 
 from app.audit.service import AuditService
 from app.cleanup.disk import signed
-from app.cleanup.ports import Candidate, Fact, Selection, StoreTotals
+from app.cleanup.ports import Batch, Fact, Selection, StoreTotals
 from app.cleanup.schemas import PlanView, PolicyInput, RunView
 from app.cleanup.service import CleanupService
 from app.cleanup.tiers import Dropped, Reset, ServerGlance
@@ -90,7 +90,7 @@ class DiskInventory:
         self.scanned_at = self.clock()
         self.scans += 1
 
-    def select(self, store_id: int, selection: Selection) -> Iterator[Candidate]:
+    def select(self, store_id: int, selection: Selection) -> Iterator[Batch]:
         where = RecordFilter.from_query(selection.filters) if selection.filters is not None else None
         facts = [Fact(*f[:5], signed(f.inode), f.device) for f in self.found]
         if selection.least_recent_first:
@@ -101,7 +101,7 @@ class DiskInventory:
                 continue
             parsed = parse_name(fact.name)
             model = decode_model(parsed.model) if parsed else None
-            yield Candidate(*fact, cls, reason, number + 1, model, self.holds.get(fact.name))
+            yield Batch(cls, reason, model, fact.device, [(*fact[:6], number + 1)])
 
     def classify_now(self, store_id: int, facts: Sequence[Fact]) -> list[tuple[str, str | None]]:
         return [self._class(fact) for fact in facts]
@@ -224,7 +224,7 @@ class World:
         *,
         servers: bool = True,
         url: str | None = None,
-        batch: int | None = None,
+        chunk: int = 1000,
         clock: Clock | None = None,
     ) -> None:
         self.base = base
@@ -250,7 +250,7 @@ class World:
             inventory=self.inventory,
             calls=self.calls,
             sleep=self._sleep,
-            batch=batch,
+            chunk=chunk,
         )
         self.store_id = self._targets(servers)
 

@@ -45,7 +45,7 @@ class Store:
 
     def start(self) -> World:
         """As a new process of the panel does."""
-        world = World(self.base, batch=100)
+        world = World(self.base, chunk=100)
         planned = self.planned
         world.inventory.judge = lambda name, fact: ("corrupt", "short") if name in planned else ("current", None)
         return world

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
-from app.cleanup.tables import CleanupRun, PlanItem
+from app.cleanup.chunks import read_chunks
 from tests.unit.cleanup.support import Clock, World, name_of
 
 NAMES = [name_of(n) for n in range(120)]
@@ -116,7 +115,7 @@ def folders(world: World) -> list[Path]:
 @pytest.mark.timeout(300)
 def test_wrong_records(tmp_path: Path) -> None:
     """A policy that takes whatever it finds, under full fire, with restores in between."""
-    world = World(tmp_path, clock=RealClock(), batch=20)
+    world = World(tmp_path, clock=RealClock(), chunk=20)
     world.inventory.judge = lambda name, fact: ("corrupt", "short")
     planned_at: dict[str, int] = {}
     dice = random.Random(7)
@@ -160,17 +159,18 @@ def test_wrong_records(tmp_path: Path) -> None:
 
 
 def _states(world: World) -> dict[tuple[str, str], str]:
-    query = select(CleanupRun.folder, PlanItem.name, PlanItem.state).join(
-        PlanItem, PlanItem.plan_id == CleanupRun.plan_id
-    )
-    with world.db.read() as session:
-        return {(folder, os.fsdecode(name)): state for folder, name, state in session.execute(query)}
+    found = {}
+    for run in world.service.list_runs(page_size=500, page_token=None).items:
+        folder = run.quarantine_folder.rsplit("/", 1)[1]
+        for item in world.service.export_run_records(int(run.id)):
+            found[folder, item.name] = item.state
+    return found
 
 
 @pytest.mark.timeout(300)
 def test_records_in_use(tmp_path: Path) -> None:
     """`unused` on a mount that records use: what is read after the plan stays."""
-    world = World(tmp_path, clock=RealClock(), batch=20)
+    world = World(tmp_path, clock=RealClock(), chunk=20)
     world.inventory.judge = lambda name, fact: ("current", None)
     removed: list[tuple[int, float, float]] = []  # inode, plan made, run ended
     reads: list[tuple[int, float, float]] = []  # inode, began, done while it still had its name
@@ -189,9 +189,8 @@ def test_records_in_use(tmp_path: Path) -> None:
             time.sleep(0.01)
             world.service.start_run(int(plan.id), actor="test")
             ended = time.time()
-            query = select(PlanItem.inode).where(PlanItem.plan_id == int(plan.id), PlanItem.state == "quarantined")
-            with world.db.read() as session:
-                removed.extend((inode, made, ended) for inode in session.scalars(query))
+            for chunk in read_chunks(world.db, int(plan.id)):
+                removed.extend((item.inode, made, ended) for item in chunk.in_state("quarantined"))
 
     class Readers(Writers):
         def read(self, name: bytes, place: Path) -> None:

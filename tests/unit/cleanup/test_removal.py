@@ -493,7 +493,7 @@ class TestStoreItself:
         assert not (world.path / ".tierkeeper" / "quarantine").exists()
 
     def test_replaced_while_it_runs(self, tmp_path: Path) -> None:
-        world = World(tmp_path, batch=5)
+        world = World(tmp_path, chunk=5)
         try:
             names = world.fill(20, cls=("corrupt", "short"))
             plan = world.plan(CORRUPT)

@@ -1,0 +1,306 @@
+"""A plan's records, a thousand at a time: packing, unpacking, and what became of them.
+
+`ChunkWriter` packs groups of the planner into rows of `plan_chunk`; `Chunk` is one unpacked with its states, which a
+run changes and saves. Numbers are little-endian 64 bit on every machine. States are bytes; their order is part of what
+is stored: new ones go to the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import Table, select
+from sqlalchemy.orm import Session
+
+from app.cleanup.items import ItemRow
+from app.cleanup.plan import Group
+from app.cleanup.tables import PlanChunk, PlanChunkState
+from app.database import Database, upsert
+
+CHUNK = 1000
+STATES = (
+    "planned",
+    "quarantined",
+    "deleted",
+    "restored",
+    "purged",
+    "vanished",
+    "changed",
+    "used",
+    "reclassified",
+    "held",
+    "linked",
+    "not_regular",
+    "other_device",
+    "open",
+    "failed",
+    "in_place",
+    "left_behind",
+)
+_CODE = {state: code for code, state in enumerate(STATES)}
+#: size, mtime, ctime, atime, inode, record id (-1: none)
+_COLUMNS = 6
+_CHUNK = cast(Table, PlanChunk.__table__)
+_STATE = cast(Table, PlanChunkState.__table__)
+
+Kind = tuple[str, str | None, str, str]
+
+
+class Note(NamedTuple):
+    """What there is to say of one record beside its state."""
+
+    errno: int | None
+    detail: str | None
+
+
+@dataclass
+class Chunk:
+    """One chunk with its states. `rows` are in the order of `first_seq`."""
+
+    plan_id: int
+    first_seq: int
+    round: int
+    rows: list[ItemRow]
+    states: bytearray
+    kind_of: bytes
+    notes: dict[int, Note] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    changed: bool = False
+
+    def in_state(self, *states: str) -> list[ItemRow]:
+        """The records in one of these states."""
+        codes = frozenset(_CODE[state] for state in states)
+        if len(codes) == 1 and len(set(self.states)) == 1:
+            return self.rows if self.states[0] in codes else []
+        return [row for row, code in zip(self.rows, self.states, strict=True) if code in codes]
+
+    def state_of(self, index: int) -> str:
+        return STATES[self.states[index]]
+
+    def set(self, outcomes: Sequence[Any], now: float) -> None:
+        """Takes outcomes (seq, state, errno, detail) in."""
+        states, first = self.states, self.first_seq
+        for seq, state, number, detail in outcomes:
+            index = seq - first
+            states[index] = _CODE[state]
+            if number is not None or detail is not None:
+                self.notes[index] = Note(number, detail)
+            elif self.notes:
+                self.notes.pop(index, None)
+        for state in {outcome[1] for outcome in outcomes}:
+            self.times[state] = now
+        self.changed = self.changed or bool(outcomes)
+
+    def tally(self) -> list[list[int]]:
+        """[[kind, state, records, bytes]]."""
+        counted: dict[tuple[int, int], list[int]] = {}
+        for row, kind, code in zip(self.rows, self.kind_of, self.states, strict=True):
+            pair = counted.get((kind, code))
+            if pair is None:
+                pair = counted[kind, code] = [0, 0]
+            pair[0] += 1
+            pair[1] += row.size
+        return [[*key, *pair] for key, pair in sorted(counted.items())]
+
+    def save(self, session: Session) -> None:
+        """Writes the states, if they changed."""
+        if not self.changed:
+            return
+        row = {
+            "plan_id": self.plan_id,
+            "first_seq": self.first_seq,
+            "states": bytes(self.states),
+            "notes": {str(index): list(note) for index, note in self.notes.items()},
+            "times": self.times,
+            "tally": self.tally(),
+        }
+        upsert(session, _STATE, [row], key=["plan_id", "first_seq"], update=["states", "notes", "times", "tally"])
+        self.changed = False
+
+
+class ChunkWriter:
+    """Collects planned records and gives packed rows of `plan_chunk`, full ones first."""
+
+    def __init__(self, plan_id: int, *, first_seq: int = 1, round_no: int = 1, size: int = CHUNK) -> None:
+        self._size = size
+        self._plan_id = plan_id
+        self._next = first_seq
+        self._round = round_no
+        self._device = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._names: list[bytes] = []
+        self._facts: list[array[int]] = [array("q") for _ in range(_COLUMNS)]
+        self._kinds: dict[Kind, int] = {}
+        self._kind_of = bytearray()
+
+    def add(self, group: Group) -> Iterator[dict[str, Any]]:
+        """Takes a group in; gives the rows that are full now."""
+        rows = group.rows
+        at = 0
+        while at < len(rows):
+            kind: Kind = (group.cls, group.reason, group.why, group.action)
+            full = self._names and (
+                group.device != self._device or (kind not in self._kinds and len(self._kinds) > 250)
+            )
+            if full:
+                yield self._pack()
+            self._device = group.device
+            part = rows[at : at + self._size - len(self._names)]
+            names, *columns, records = zip(*part, strict=True)
+            self._names.extend(names)
+            for column, values in zip(self._facts, columns, strict=False):
+                column.extend(values)
+            if None in records:
+                records = tuple(-1 if ident is None else ident for ident in records)
+            self._facts[-1].extend(records)
+            self._kind_of.extend(repeat(self._kinds.setdefault(kind, len(self._kinds)), len(part)))
+            at += len(part)
+            if len(self._names) >= self._size:
+                yield self._pack()
+
+    def rest(self) -> Iterator[dict[str, Any]]:
+        """The row that is not full, if there is one."""
+        if self._names:
+            yield self._pack()
+
+    def _pack(self) -> dict[str, Any]:
+        row = {
+            "plan_id": self._plan_id,
+            "first_seq": self._next,
+            "records": len(self._names),
+            "round": self._round,
+            "device": self._device,
+            "names": b"\0".join(self._names),
+            "facts": b"".join(_little(column).tobytes() for column in self._facts),
+            "kinds": [list(kind) for kind in self._kinds],
+            "kind_of": bytes(self._kind_of),
+        }
+        self._next += len(self._names)
+        self._clear()
+        return row
+
+
+def _little(column: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        column = array("q", column)
+        column.byteswap()
+    return column
+
+
+def unpack(row: Any, state: Any | None) -> Chunk:
+    """A chunk from its rows (attributes as in the tables)."""
+    count = row.records
+    values = array("q")
+    values.frombytes(row.facts)
+    values = _little(values)
+    size, mtime, ctime, atime, inode, record = (values[n * count : (n + 1) * count] for n in range(_COLUMNS))
+    kinds = [tuple(kind) for kind in row.kinds]
+    what = [kinds[kind] for kind in row.kind_of]
+    rows = [
+        ItemRow._make((seq, name, *facts, row.device, *kind, None if ident < 0 else ident, row.round))
+        for seq, name, facts, kind, ident in zip(
+            range(row.first_seq, row.first_seq + count),
+            row.names.split(b"\0"),
+            zip(size, mtime, ctime, atime, inode, strict=True),
+            what,
+            record,
+            strict=True,
+        )
+    ]
+    if state is None:
+        return Chunk(row.plan_id, row.first_seq, row.round, rows, bytearray(count), row.kind_of)
+    return Chunk(
+        row.plan_id,
+        row.first_seq,
+        row.round,
+        rows,
+        bytearray(state.states),
+        row.kind_of,
+        {int(index): Note(*note) for index, note in state.notes.items()},
+        dict(state.times),
+    )
+
+
+def read_chunks(
+    db: Database, plan_id: int, *, from_seq: int = 1, round_no: int | None = None, above_first_round: bool = False
+) -> Iterator[Chunk]:
+    """Chunks of a plan from the one that holds `from_seq` on, each read when it is asked for."""
+    last = -1
+    while True:
+        query = select(_CHUNK).where(_CHUNK.c.plan_id == plan_id, _CHUNK.c.first_seq > last)
+        if last < 0:
+            query = query.where(_CHUNK.c.first_seq + _CHUNK.c.records > from_seq)
+        if round_no is not None:
+            query = query.where(_CHUNK.c.round == round_no)
+        if above_first_round:
+            query = query.where(_CHUNK.c.round > 1)
+        with db.read() as session:
+            row = session.execute(query.order_by(_CHUNK.c.first_seq).limit(1)).first()
+            if row is None:
+                return
+            state = _state(session, plan_id, row.first_seq)
+        last = row.first_seq
+        yield unpack(row, state)
+
+
+def chunks_holding(db: Database, plan_id: int, *, state: str | None = None, reason: str | None = None) -> list[int]:
+    """First numbers of the chunks that hold a record in a state, or of a reason (or select kind); reads no record."""
+    query = (
+        select(_CHUNK.c.first_seq, _CHUNK.c.kinds, _STATE.c.tally)
+        .outerjoin(_STATE, (_STATE.c.plan_id == _CHUNK.c.plan_id) & (_STATE.c.first_seq == _CHUNK.c.first_seq))
+        .where(_CHUNK.c.plan_id == plan_id)
+        .order_by(_CHUNK.c.first_seq)
+    )
+    with db.read() as session:
+        rows = session.execute(query).all()
+    code = None if state is None else _CODE.get(state, -1)
+    found = []
+    for first_seq, kinds, tally in rows:
+        states = {entry[1] for entry in tally} if tally is not None else {_CODE["planned"]}
+        if (code is None or code in states) and (reason is None or any(reason in (k[1], k[2]) for k in kinds)):
+            found.append(first_seq)
+    return found
+
+
+def read_chunk(db: Database, plan_id: int, first_seq: int) -> Chunk | None:
+    """One chunk."""
+    query = select(_CHUNK).where(_CHUNK.c.plan_id == plan_id, _CHUNK.c.first_seq == first_seq)
+    with db.read() as session:
+        row = session.execute(query).first()
+        return None if row is None else unpack(row, _state(session, plan_id, first_seq))
+
+
+def _state(session: Session, plan_id: int, first_seq: int) -> Any | None:
+    return session.execute(select(_STATE).where(_STATE.c.plan_id == plan_id, _STATE.c.first_seq == first_seq)).first()
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many records of one kind are in one state."""
+
+    kind: Kind
+    state: str
+    records: int
+    bytes: int
+    round: int
+
+
+def count_chunks(db: Database, plan_id: int) -> Iterator[Counted]:
+    """The tallies of all chunks that a run has touched."""
+    query = (
+        select(_CHUNK.c.kinds, _STATE.c.tally, _CHUNK.c.round)
+        .join(_STATE, (_STATE.c.plan_id == _CHUNK.c.plan_id) & (_STATE.c.first_seq == _CHUNK.c.first_seq))
+        .where(_CHUNK.c.plan_id == plan_id)
+    )
+    with db.read() as session:
+        rows = session.execute(query).all()
+    for kinds, tally, round_no in rows:
+        for kind, state, records, size in tally:
+            yield Counted(cast(Kind, tuple(kinds[kind])), STATES[state], records, size, round_no)
