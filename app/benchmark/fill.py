@@ -1,0 +1,80 @@
+"""Empty record files for the lookup form: written into a store under the run's own salt, and taken away again.
+
+They hold 0 bytes, so that they use no space and every cleanup preset knows them as corrupt should a crash leave some.
+Only files of exactly these names, empty, regular and with one link, are ever removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from app.errors import StoreError
+from app.lmcache.object_keys import ObjectKey, format_name
+from app.records.store_dir import StoreDirectory
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK_AT_CANCEL = 500
+
+
+@dataclass
+class Filler:
+    """Fills one store directory. Every method blocks; call it in a thread. Raises StoreError.
+
+    `stop` is looked at while files are written; then the filling ends early.
+    """
+
+    path: str
+    model_name: str
+    kv_rank: int
+    salt: str
+    stop: Callable[[], bool] = lambda: False
+    written: int = 0
+
+    def count(self) -> int:
+        """Regular files in the directory, whatever they are: what a lookup has to find its way through."""
+        with StoreDirectory.open(self.path) as directory:
+            return sum(stat.S_ISREG(facts.st_mode) for _, entries in directory.walk_entries() for _, facts in entries)
+
+    def fill(self, total: int) -> None:
+        """Makes `total` files of ours in all; those that are there already stay."""
+        with StoreDirectory.open(self.path) as directory:
+            for number in range(self.written, total):
+                if number % _LOOK_AT_CANCEL == 0 and self.stop():
+                    return
+                try:
+                    os.close(os.open(self._name(number), _FLAGS, 0o600, dir_fd=directory.fd))
+                except OSError as error:
+                    raise StoreError(
+                        f"no more empty records can be written to {self.path!r}: {error.strerror}"
+                    ) from error
+                self.written = number + 1
+
+    def remove(self, upper: int | None = None) -> int:
+        """Takes our files away; `upper` names how many there may be where this process did not write them."""
+        gone = 0
+        with StoreDirectory.open(self.path) as directory:
+            for name in self._names(self.written if upper is None else upper):
+                try:
+                    found = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
+                    if stat.S_ISREG(found.st_mode) and found.st_size == 0 and found.st_nlink == 1:
+                        os.unlink(name, dir_fd=directory.fd)
+                        gone += 1
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise StoreError(
+                        f"an empty record cannot be removed from {self.path!r}: {error.strerror}"
+                    ) from error
+        self.written = 0
+        return gone
+
+    def _names(self, count: int) -> Iterator[str]:
+        return (self._name(number) for number in range(count))
+
+    def _name(self, number: int) -> str:
+        digest = hashlib.blake2b(f"{self.salt} {number}".encode(), digest_size=32).digest()
+        return format_name(ObjectKey(self.model_name, self.kv_rank, 0, digest, self.salt))
