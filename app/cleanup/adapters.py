@@ -88,7 +88,7 @@ class RecordsInventory:
             return {}
         query = select(RecordHold.name, RecordHold.reason).where(RecordHold.store_id == store_id)
         with self._db.read() as session:
-            reasons: dict[bytes, str] = dict(session.execute(query).tuples())
+            reasons = {bytes(name): str(reason) for name, reason in session.execute(query)}
         return {n: CANARY if reasons.get(n, "").lower().startswith("canar") else RESTORED for n in names}
 
     def refresh(self, store_id: int, check_cancel: Callable[[], None]) -> None:
