@@ -65,15 +65,10 @@ class HitSamples:
 
 
 def _covered(session: Session, server_id: int, start: float) -> list[Covered]:
-    ids = dict(
-        session.execute(
-            select(Series.metric, Series.id).where(
-                Series.target_kind == "server", Series.target_id == server_id, Series.metric.in_((HITS, INTERVAL))
-            )
-        )
-        .tuples()
-        .all()
+    query = select(Series.metric, Series.id).where(
+        Series.target_kind == "server", Series.target_id == server_id, Series.metric.in_((HITS, INTERVAL))
     )
+    ids = {str(metric): int(ident) for metric, ident in session.execute(query)}
     if HITS not in ids or INTERVAL not in ids:
         return []
     raw = _raw(session, ids[HITS], ids[INTERVAL], start)
@@ -93,7 +88,7 @@ def _raw(session: Session, hits: int, interval: int, start: float) -> list[Cover
         select(SampleRaw.series_id, SampleRaw.at, SampleRaw.value)
         .where(SampleRaw.series_id.in_((hits, interval)), SampleRaw.at >= int(start * 1000))
         .order_by(SampleRaw.at)
-    ).tuples()
+    )
     seconds: dict[int, float] = {}
     values: dict[int, float] = {}
     for series, at, value in rows:
@@ -114,7 +109,7 @@ def _rolled(
         select(table.series_id, table.at, table.sum)
         .where(table.series_id.in_((hits, interval)), table.at > int((start - width) * 1000))
         .order_by(table.at)
-    ).tuples()
+    )
     seconds: dict[int, float] = {}
     values: dict[int, float] = {}
     for series, at, total in rows:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.clock import Clock
 from app.database import Database
 from app.fleet.service import FleetService
-from app.fleet.tables import Server
+from app.fleet.tables import Server, StoreServer
 from app.fleet.targets import StoreTarget
 from app.lmcache.layouts import KVLayout
 from app.records import history as histories
@@ -123,12 +123,13 @@ class KnowledgeSource:
 
     def forget_server(self, session: Session, server_id: int) -> None:
         """Before a server's row goes: keeps what its polls said for the stores it used (fleet's forget hook)."""
-        stores = [store for store in self._fleet.store_targets() if server_id in store.server_ids]
+        stores = session.scalars(select(StoreServer.store_id).where(StoreServer.server_id == server_id)).all()
         former = session.scalars(select(ServerHistoryRow).where(ServerHistoryRow.server_id == server_id)).all()
         told = {row.store_id: row for row in former}
-        kept = histories.to_json(self._history(server_id))
+        rows = session.scalars(select(Observation).where(Observation.server_id == server_id)).all()
+        kept = histories.to_json(self._built(rows))
         now = self._clock()
-        for store_id in {store.id for store in stores} | set(told):
+        for store_id in {*stores, *told}:
             row = told.get(store_id)
             if row is None:
                 row = ServerHistoryRow(store_id=store_id, server_id=server_id, covered_until=now)
@@ -150,7 +151,10 @@ class KnowledgeSource:
     # servers
 
     def _history(self, server_id: int) -> ServerHistory:
-        spans = [self._span(row) for row in self._telemetry.observations([server_id])]
+        return self._built(self._telemetry.observations([server_id]))
+
+    def _built(self, rows: Iterable[Observation]) -> ServerHistory:
+        spans = [self._span(row) for row in rows]
         return build_history(spans, gap_limit=max(_GAP_INTERVALS * self._poll_seconds, 5.0))
 
     def _span(self, row: Observation) -> PollSpan:
@@ -192,11 +196,8 @@ class KnowledgeSource:
     def _states(
         self, session: Session, store: StoreTarget, servers: Mapping[int, ServerHistory], now: float
     ) -> dict[int, ServerState]:
-        healthy = dict(
-            session.execute(select(Server.id, Server.health_state).where(Server.id.in_(store.server_ids)))
-            .tuples()
-            .all()
-        )
+        query = select(Server.id, Server.health_state).where(Server.id.in_(store.server_ids))
+        healthy = {int(ident): str(state) for ident, state in session.execute(query)}
         return {
             ident: ServerState(
                 healthy=healthy.get(ident) == "healthy",

@@ -471,7 +471,7 @@ class RecordsService:
             query = select(LayoutEpoch.model_name, LayoutEpoch.display_model).where(
                 LayoutEpoch.store_id == store_id, LayoutEpoch.kind == "observed"
             )
-            return dict(session.execute(query).tuples().all())
+            return {str(spelt): str(shown) for spelt, shown in session.execute(query)}
 
     def _models(self, store_id: int) -> set[str]:
         inventory = Inventory.open(self.inventory_path(store_id))

@@ -1,0 +1,402 @@
+"""The service over a real database, directory and inventory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.errors import BadToken, Conflict, InvalidInput, NotFound
+from app.fleet.tables import Server, StoreServer
+from app.lmcache.object_keys import format_name
+from app.records.facts import FileFact
+from app.records.filters import RecordFilter
+from app.records.schemas import EpochInput
+from app.records.store_dir import StoreDirectory
+from app.telemetry.tables import Observation
+from tests.unit.records.disk import key
+from tests.unit.records.room import Room
+from tests.unit.records.world import LAYOUTS, layout
+
+OTHER, CURRENT = ("incompatible", "other_layout"), ("current", None)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    made = Room(tmp_path)
+    yield made
+    made.close()
+
+
+class TestClasses:
+    def test_a_changed_dtype_is_found_although_sizes_match(self, room: Room) -> None:
+        room.changed_layout()
+        room.hits({-at: 0.0 for at in range(0, 3000, 10)})
+        old = {room.record(n, 5_000) for n in range(30)}
+        new = {room.record(n, 1_000) for n in range(30, 60)}
+        between = room.record(60, 1_900)
+        room.scan()
+        assert room.classes() == {**dict.fromkeys(old, OTHER), **dict.fromkeys(new, CURRENT)} | {
+            between: ("unverified", "mixed_layouts")
+        }
+
+    def test_what_was_written_while_wrong_records_were_read_is_derived(self, room: Room) -> None:
+        room.changed_layout()
+        # The first hit after the change comes 1,200 s ago.
+        room.hits({-at: (960.0 if at == 1_200 else 0.0) for at in range(0, 3000, 10)})
+        room.record(1, 5_000)
+        before, after = room.record(2, 1_500), room.record(3, 600)
+        room.scan()
+        assert (room.classes()[before], room.classes()[after]) == (CURRENT, ("unverified", "derived"))
+        room.records.mark_cleared(1, "/models/tiny", None, room.base - 700)
+        assert room.classes()[after] == CURRENT
+
+    def test_no_counter_counts_as_a_hit(self, room: Room) -> None:
+        room.changed_layout()
+        new = room.record(2, 600)
+        room.scan()
+        assert room.classes()[new] == ("unverified", "derived")
+
+    def test_a_new_layout_is_seen_without_a_walk(self, room: Room) -> None:
+        room.polls(-10_000, -100, {"c1": LAYOUTS[0]})
+        name = room.record(1, 5_000)
+        room.scan()
+        assert room.classes()[name] == CURRENT
+        room.polls(-90, -80, {"c1": LAYOUTS[0], "c2": LAYOUTS[1]})
+        room.polls(-40, -1, {"c2": LAYOUTS[1]})
+        assert room.classes()[name] == OTHER
+        assert room.records.classify_now(1, [_fact(room, name)])[0].reason == "other_layout"
+        room.polls(10, 20, {"c2": LAYOUTS[1], "c3": LAYOUTS[0]})
+        room.polls(30, 40, {"c3": LAYOUTS[0]})
+        room.clock.now = room.base + 41
+        assert room.classes()[name] == CURRENT, "a rollback makes the first records good again"
+
+    def test_nothing_is_called_incompatible_while_polls_are_old(self, room: Room) -> None:
+        room.changed_layout()
+        name = room.record(1, 5_000)
+        room.clock.now += 600
+        room.scan()
+        assert room.classes()[name][0] == "unverified"
+
+    def test_before_the_panel_is_unverified_until_adopted(self, room: Room) -> None:
+        room.polls(-1_000, -1, {"c1": LAYOUTS[0]})
+        old, new = room.record(1, 5_000), room.record(2, 500)
+        room.scan()
+        assert room.classes() == {old: ("unverified", "before_first_seen"), new: CURRENT}
+        epoch = room.records.add_epoch(1, EpochInput(kind="adopt", reason="same engine all along"), actor="op")
+        assert (epoch.kind, epoch.model_name) == ("adopt", "/models/tiny")
+        assert room.classes()[old] == CURRENT
+        room.records.undo_epoch(1, int(epoch.id), actor="op")
+        assert room.classes()[old] == ("unverified", "before_first_seen")
+
+    def test_a_declared_generation(self, room: Room) -> None:
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]}, engine_start=-3_000)
+        old, new = room.record(1, 5_000), room.record(2, 500)
+        room.hits({-at: 0.0 for at in range(0, 3100, 10)})
+        room.scan()
+        epoch = room.records.add_epoch(1, EpochInput(kind="declare", model_name="/models/tiny"), actor="op")
+        assert epoch.effective_at is not None
+        assert room.classes() == {old: ("incompatible", "declared"), new: CURRENT}
+        room.records.undo_epoch(1, int(epoch.id), actor="op")
+        assert room.classes() == {old: CURRENT, new: CURRENT}
+
+    def test_a_process_start_dates_certainty_back(self, room: Room) -> None:
+        room.polls(-1_000, -1, {"c1": LAYOUTS[0]}, boot=-9_000, engine_start=-8_000, engine_ids=("c1",))
+        started, earlier = room.record(1, 7_000), room.record(2, 8_500)
+        room.scan()
+        assert room.classes() == {started: CURRENT, earlier: ("unverified", "before_first_seen")}
+
+    def test_an_engine_id_nobody_accounts_for_dates_nothing_back(self, room: Room) -> None:
+        room.polls(-1_000, -1, {"c1": LAYOUTS[0]}, boot=-9_000, engine_start=-8_000, engine_ids=("c1", "gone"))
+        name = room.record(1, 7_000)
+        room.scan()
+        assert room.classes()[name] == ("unverified", "before_first_seen")
+
+    def test_an_upgrade_alone_makes_nothing_incompatible(self, room: Room) -> None:
+        old, new = layout(version="0.5.2", shape="NB x BS"), layout(version="0.5.5", shape="NL x NB")
+        room.polls(-10_000, -2_000, {"c1": old}, version="0.5.2")
+        room.polls(-1_900, -1, {"c2": new}, instance="i2", boot=-1_950, version="0.5.5")
+        before, after = room.record(1, 5_000), room.record(2, 1_000)
+        room.scan()
+        assert room.classes() == {before: ("unverified", "layout_unknown"), after: CURRENT}
+        room.records.add_epoch(1, EpochInput(kind="adopt"), actor="op")
+        assert room.classes() == {before: CURRENT, after: CURRENT}
+
+    def test_a_truncated_record_among_its_like(self, room: Room) -> None:
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
+        for number in range(100, 200):
+            room.record(number, 5_000)
+        short, long_, empty = room.record(50, 500, 10_000), room.record(51, 500, 40_000), room.record(52, 900, 0)
+        padded = room.record(53, 500, 32768 + 8)
+        room.scan()
+        found = room.classes()
+        assert (found[short], found[long_], found[empty], found[padded]) == (
+            ("corrupt", "short"),
+            ("corrupt", "long"),
+            ("corrupt", "empty"),
+            CURRENT,
+        )
+        detail = room.records.get_record(_item(room, short).id)
+        assert (detail.rule, detail.size_evidence.expected_bytes, detail.size_evidence.records) == ("C6", 32768, 104)
+        assert [c.verdict for c in detail.candidates] == ["same"]
+
+    def test_a_forgotten_server_still_speaks_for_what_it_wrote(self, room: Room) -> None:
+        with room.db.write() as session:
+            session.add(Server(id=2, name="s2", url="http://h:2", created_at=0, health_since=0, health_state="healthy"))
+            session.flush()
+            session.add(StoreServer(store_id=1, server_id=2))
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
+        room.polls(-10_000, -1, {"x1": LAYOUTS[1]}, server=2, instance="j1")
+        name = room.record(1, 5_000)
+        room.scan()
+        assert room.classes()[name] == ("unverified", "mixed_layouts")
+        assert any("mixed layouts" in alarm for alarm in room.records.summary(1).alarms)
+        room.fleet.delete_server(2, actor="op")
+        with room.db.read() as session:
+            assert {row.server_id for row in session.query(Observation)} == {1}
+        assert room.classes()[name] == ("unverified", "mixed_layouts"), "one of the two wrote it, whoever is left"
+
+    def test_two_models_and_what_is_not_served(self, room: Room) -> None:
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
+        mine, theirs = room.record(1, 5_000), room.record(1, 5_000, model="org/other")
+        room.scan()
+        assert room.classes() == {mine: CURRENT, theirs: ("unverified", "layout_unknown")}
+        days = 8 * 86400
+        room.polls(0, days, {"c1": LAYOUTS[0]})
+        room.clock.now = room.base + days + 1
+        assert room.classes() == {mine: CURRENT, theirs: ("incompatible", "model_not_served")}
+
+
+class TestInventory:
+    def test_a_store_that_was_never_scanned_is_unknown_not_empty(self, room: Room) -> None:
+        summary = room.records.summary(1)
+        assert (summary.state, summary.records, summary.bytes, summary.by_class) == ("never_scanned", None, None, {})
+        assert room.records.scanned_at(1) is None
+        assert room.classes() == {}
+
+    def test_summary_counts_by_class_and_model(self, room: Room) -> None:
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
+        for number in range(3):
+            room.record(number, 5_000, 100)
+        room.record(9, 5_000, 50, model="org/other")
+        (room.root / "README").write_text("hello")
+        room.scan()
+        summary = room.records.summary(1)
+        assert (summary.records, summary.bytes) == (4, 350)
+        assert {cls: (c.records, c.bytes) for cls, c in summary.by_class.items()} == {
+            "current": (3, 300),
+            "unverified": (1, 50),
+            "foreign": (1, 5),
+        }
+        assert [(m.model_name, m.records) for m in summary.by_model] == [("/models/tiny", 3), ("org/other", 1)]
+        assert summary.filesystem.free_bytes and summary.filesystem.total_bytes
+        assert (summary.foreign_examples, summary.growth_reason) == (["README"], "needs two scans")
+        assert room.records.growth(1)[0].by_class["total"].records == 4
+
+    def test_growth_leaves_out_what_our_runs_removed(self, room: Room) -> None:
+        for number in range(10):
+            room.record(number, 5_000, 1_000)
+        room.scan()
+        room.clock.now += 3600
+        for number in range(5):
+            (room.root / format_name(key(number))).unlink()
+        room.records.records_removed(1, [format_name(key(number)).encode() for number in range(5)])
+        (room.root / format_name(key(5))).unlink()
+        for number in range(10, 13):
+            room.record(number, 5_000, 1_000)
+        room.scan()
+        scan = room.records.list_scans(page_size=1, page_token=None, store_id=1).items[0]
+        assert (scan.added, scan.vanished, scan.removed_by_runs) == (3, 1, 5)
+        summary = room.records.summary(1)
+        assert summary.growth_bytes_per_hour == pytest.approx(2_000)
+        assert summary.eviction.vanished_records == 1
+
+    def test_pages_and_tokens(self, room: Room) -> None:
+        names = {room.record(number, 5_000 + number) for number in range(25)}
+        room.scan()
+        seen: list[str] = []
+        token = None
+        while True:
+            page = room.records.list_records(1, RecordFilter(), order="-modified_at", page_size=10, page_token=token)
+            seen += [item.name for item in page.items]
+            token = page.next_page_token
+            if token is None:
+                break
+        assert len(seen) == 25
+        assert set(seen) == names
+        first = room.records.list_records(1, RecordFilter(), order="name", page_size=10, page_token=None)
+        with pytest.raises(BadToken):
+            room.records.list_records(
+                1, RecordFilter(q="a"), order="name", page_size=10, page_token=first.next_page_token
+            )
+        assert room.records.count_records(1, RecordFilter(older_than=5_012)) == (12, 12 * 32768, True)
+        assert len(list(room.records.export_records(1, RecordFilter()))) == 25
+
+    def test_ids_that_name_nothing(self, room: Room) -> None:
+        name = room.record(1, 5_000)
+        room.scan()
+        ident = _item(room, name).id
+        assert room.records.get_record(ident).name == name
+        for bad in ("", "x", "-1", "1", "99999999999999999999", str(int(ident) + 1), str((7 << 40) + 1)):
+            with pytest.raises(NotFound):
+                room.records.get_record(bad)
+        with pytest.raises(NotFound):
+            room.records.list_records(9, RecordFilter(), order="name", page_size=10, page_token=None)
+        with pytest.raises(NotFound):
+            room.records.start_scan(9, actor="t")
+        with pytest.raises(NotFound):
+            room.records.get_scan(99)
+
+    def test_the_model_is_named_as_its_server_names_it(self, room: Room) -> None:
+        odd = "/models/a-SEP-b"
+        room.polls(-10_000, -1, {"c1": KV(odd)})
+        name = room.record(1, 5_000, model=odd)
+        room.scan()
+        assert _item(room, name).model_name == odd
+        (selected,) = room.records.select_records(1, RecordFilter())
+        assert selected.key is not None
+        assert selected.key.model_name == odd
+
+    def test_a_missing_directory_fails_the_scan_and_says_why(self, room: Room) -> None:
+        room.root.rmdir()
+        scan = room.records.start_scan(1, actor="t")
+        assert scan.state == "failed"
+        assert "does not exist" in (scan.error or "")
+
+    def test_a_second_scan_while_one_is_queued_is_refused(self, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(room.runner, "submit", lambda kind, ident: None)
+        first = room.records.start_scan(1, actor="t")
+        with pytest.raises(Conflict):
+            room.records.start_scan(1, actor="t")
+        assert room.records.cancel_scan(int(first.id), actor="t").state == "cancelled"
+        assert room.records.start_scan(1, actor="t").state == "queued"
+
+    def test_a_scan_waits_for_the_poll_that_tells_what_is_fresh(
+        self, room: Room, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
+        fresh = room.record(1, 2)
+
+        def rest(seconds: float) -> None:
+            room.clock.now += seconds
+            if room.clock.now > room.base + 12 and len(room.waits) == 0:
+                room.waits.append(1)
+                with room.db.write() as session:
+                    session.query(Observation).update({"last_at": room.base + 12})
+
+        monkeypatch.setattr(room.records._scans, "_rest", rest)
+        room.scan()
+        assert room.classes()[fresh] == CURRENT
+        assert room.clock.now < room.base + 20
+
+
+class TestForCleanup:
+    def test_select_gives_frozen_facts_least_recently_used_first(self, room: Room) -> None:
+        names = [room.record(number, 10_000 - number * 100) for number in range(5)]
+        os.utime(room.root / names[0], ns=(int((room.base - 10) * 1e9), int((room.base - 10_000) * 1e9)))
+        room.scan()
+        found = list(room.records.select_records(1, RecordFilter(), lru=True))
+        assert [record.fact.name.decode() for record in found] == [*names[1:], names[0]]
+        with StoreDirectory.open(str(room.root)) as directory:
+            for record in found:
+                now = directory.stat(record.fact.name)
+                assert now is not None
+                assert now._replace(mode=0) == record.fact._replace(mode=0)
+
+    def test_select_by_class_and_age(self, room: Room) -> None:
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
+        empty = room.record(1, 5_000, 0)
+        room.record(2, 5_000)
+        where = RecordFilter(classes=frozenset({"corrupt"}), reasons=frozenset({"empty"}))
+        room.scan()
+        assert [r.fact.name.decode() for r in room.records.select_records(1, where)] == [empty]
+        assert list(room.records.select_records(1, RecordFilter(older_than=6_000))) == []
+
+    def test_removed_and_restored(self, room: Room) -> None:
+        name = room.record(1, 5_000, salt="tenant")
+        room.record(2, 5_000)
+        room.scan()
+        fact = _fact(room, name)
+        room.records.records_removed(1, [name.encode(), b"not there"])
+        assert set(room.classes()) == {format_name(key(2))}
+        assert room.records.summary(1).records == 1
+        room.records.records_restored(1, [fact], reason="restored from run 1", actor="op")
+        assert set(room.classes()) == {format_name(key(2)), name}
+        assert room.records.held_names(1) == frozenset({name.encode()})
+        assert _item(room, name).held
+        room.scan()
+        assert room.records.list_scans(page_size=1, page_token=None).items[0].added == 0
+        assert room.records.release_holds(1, [name.encode()], actor="op") == 1
+        assert room.records.held_names(1) == frozenset()
+
+    def test_judging_now_looks_at_names_and_kinds(self, room: Room) -> None:
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
+        name = room.record(1, 5_000)
+        fact = _fact(room, name)
+        judged = room.records.classify_now(
+            1,
+            [
+                fact,
+                fact._replace(name=b"README"),
+                fact._replace(mode=0o120777),
+                fact._replace(name=b".tmp/" + fact.name),
+                fact._replace(name=b"\xff@0x01000100@0@" + b"ab" * 32 + b".data"),
+            ],
+        )
+        assert [found.cls for found in judged] == ["current", "foreign", "foreign", "temporary", "foreign"]
+
+
+class TestEpochs:
+    def test_a_change_is_told_field_by_field(self, room: Room) -> None:
+        room.changed_layout()
+        room.scan()
+        epochs = room.records.epochs(1).items
+        assert [(e.kind, e.live) for e in epochs] == [("observed", True), ("observed", False)]
+        assert [(c["field"], c["old"], c["new"], c["meaning"]) for c in epochs[0].changes if c["field"] == "dtype"] == [
+            ("dtype", "bfloat16", "float16", "decides bytes")
+        ]
+        assert epochs[1].ended_at is not None
+        assert epochs[0].ended_at is None
+
+    def test_bad_input_names_its_field(self, room: Room) -> None:
+        with pytest.raises(InvalidInput, match="model_name"):
+            room.records.add_epoch(1, EpochInput(kind="declare"), actor="op")
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
+        for body, field in (
+            (EpochInput(kind="declare", model_name="nobody"), "model_name"),
+            (EpochInput(kind="declare", effective_at="yesterday"), "effective_at"),
+            (EpochInput(kind="declare", effective_at="2999-01-01T00:00:00Z"), "effective_at"),
+        ):
+            with pytest.raises(InvalidInput) as caught:
+                room.records.add_epoch(1, body, actor="op")
+            assert caught.value.errors[0].field == field
+        observed = room.records.epochs(1).items[0]
+        with pytest.raises(Conflict):
+            room.records.undo_epoch(1, int(observed.id), actor="op")
+        with pytest.raises(NotFound):
+            room.records.undo_epoch(1, 999, actor="op")
+
+    def test_several_models_must_be_told_apart(self, room: Room) -> None:
+        room.polls(-10_000, -1, {"c1": LAYOUTS[0], "c2": KV("org/other")})
+        with pytest.raises(InvalidInput, match="say which model"):
+            room.records.add_epoch(1, EpochInput(kind="declare"), actor="op")
+
+
+def KV(model: str):
+    from dataclasses import replace
+
+    return replace(LAYOUTS[0], model_name=model)
+
+
+def _fact(room: Room, name: str) -> FileFact:
+    with StoreDirectory.open(str(room.root)) as directory:
+        found = directory.stat(name.encode())
+    assert found is not None
+    return found
+
+
+def _item(room: Room, name: str):
+    page = room.records.list_records(1, RecordFilter(), order="name", page_size=500, page_token=None)
+    return next(item for item in page.items if item.name == name)
