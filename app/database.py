@@ -72,7 +72,10 @@ def _make_engine(url: str, is_sqlite: bool) -> Engine:
     def _on_connect(connection: DBAPIConnection, _record: object) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves
         cursor = connection.cursor()
-        cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")  # only takes effect before the first table
+        cursor.execute("PRAGMA page_count")
+        if not (cursor.fetchone() or (1,))[0]:
+            # Only takes effect before the first table; later it would wait for the write lock at every new connection.
+            cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.execute("PRAGMA foreign_keys=ON")
