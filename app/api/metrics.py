@@ -156,7 +156,7 @@ def _cleanup(services: Services) -> list[Metric]:
         size.add_metric([store], removed_bytes or 0)
         waiting.add_metric([store], quarantined or 0)
     for verdict, count in verdicts:
-        runs.add_metric([verdict], count)
+        runs.add_metric([verdict or ""], count)
     return [records, size, runs, waiting]
 
 
@@ -191,6 +191,6 @@ def _schedules(services: Services) -> list[Metric]:
         ]
     for outcome, count in outcomes:
         firings.add_metric([outcome], count)
-    for kind, count in counts:
-        servers.add_metric([kind], count or 0)
+    for kind, registered in counts:
+        servers.add_metric([kind], registered or 0)
     return [firings, servers]

@@ -30,8 +30,9 @@ def configure_logging(level: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        # Looked up at each line: whoever redirects stderr later (a service manager, a test) gets the lines.
+        logger_factory=lambda *_args: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     # A failed start is told by `serve` itself, in one line; requests that crash are logged by app.api.problems.
