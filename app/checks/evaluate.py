@@ -29,7 +29,19 @@ def evaluate(facts: Facts, rules: Iterable[Check] = ALL) -> list[Finding]:
                 )
             ]
         found.extend((SEVERITY[item.verdict], place, item) for item in results)
-    return [item for _, _, item in sorted(found, key=lambda entry: entry[:2])]
+    silent = _silent(facts)
+    return [
+        item
+        for _, _, item in sorted(found, key=lambda entry: entry[:2])
+        if not (item.verdict is Verdict.UNKNOWN and item.subject in silent)
+    ]
+
+
+def _silent(facts: Facts) -> set[str]:
+    """Subjects of targets that do not answer: that nothing else is known of them goes without saying."""
+    sides = (facts.server, facts.engine)
+    names = {side.name for side in sides if side is not None and not side.planned and not side.reachable}
+    return names | {facts.pair_name} if names else set()
 
 
 def counts(findings: Iterable[Finding]) -> dict[str, int]:

@@ -21,7 +21,8 @@ class Reachable(Check):
             if not server.reachable:
                 yield self.fail(
                     server.name,
-                    server.config_reason or server.status_reason or "no answer",
+                    (server.status_reason or server.config_reason or "no answer")
+                    + _last_words(server.log.problem if server.log is not None else None),
                     title="The cache server does not answer",
                     fix="start it, or correct its address (HTTP port, 8080 by default)",
                     effective="no answer",
@@ -32,10 +33,15 @@ class Reachable(Check):
             if not engine.reachable:
                 yield self.fail(
                     engine.name,
-                    engine.metrics_reason or engine.facts_reason or "no answer",
+                    (engine.metrics_reason or engine.facts_reason or "no answer")
+                    + _last_words(engine.notes.problem if engine.notes is not None else None),
                     title="The engine does not answer",
                     fix="start it, or correct its address (API port, 8000 by default)",
                     effective="no answer",
                 )
             else:
                 yield self.ok(engine.name, "answers", effective="answers")
+
+
+def _last_words(problem: str | None) -> str:
+    return f"; its log ends with: {problem}" if problem else ""
