@@ -21,7 +21,8 @@ COMMAND_PRINCIPAL = Principal("command", "admin", "system")
 def command_services() -> Iterator[Services]:
     """Services over the data directory, migrated; long work runs in the calling thread (claims keep it single)."""
     settings = load_settings()
-    configure_logging(settings.log_level)  # to stderr: stdout is the command's result
+    # To stderr (stdout is the command's result), and without the daily news of a server.
+    configure_logging("WARNING" if settings.log_level == "INFO" else settings.log_level)
     data_dir.prepare(settings.data_dir)
     services = build_services(settings, system_clock)
     try:

@@ -711,29 +711,28 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_cleanup_run_state'), ['state'], unique=False)
         batch_op.create_index(batch_op.f('ix_cleanup_run_store_id'), ['store_id'], unique=False)
 
-    op.create_table('plan_item',
+    op.create_table('plan_chunk',
     sa.Column('plan_id', sa.Integer(), nullable=False),
-    sa.Column('seq', sa.Integer(), nullable=False),
-    sa.Column('name', sa.LargeBinary(), nullable=False),
-    sa.Column('size', sa.BigInteger(), nullable=False),
-    sa.Column('mtime_ns', sa.BigInteger(), nullable=False),
-    sa.Column('ctime_ns', sa.BigInteger(), nullable=False),
-    sa.Column('atime_ns', sa.BigInteger(), nullable=False),
-    sa.Column('inode', sa.BigInteger(), nullable=False),
-    sa.Column('device', sa.BigInteger(), nullable=False),
-    sa.Column('cls', sa.String(), nullable=False),
-    sa.Column('reason', sa.String(), nullable=True),
-    sa.Column('why', sa.String(), nullable=False),
-    sa.Column('action', sa.String(), nullable=False),
-    sa.Column('record_id', sa.Integer(), nullable=True),
+    sa.Column('first_seq', sa.Integer(), nullable=False),
+    sa.Column('records', sa.Integer(), nullable=False),
     sa.Column('round', sa.Integer(), nullable=False),
-    sa.Column('state', sa.String(), nullable=False),
-    sa.Column('errno', sa.Integer(), nullable=True),
-    sa.Column('detail', sa.String(), nullable=True),
-    sa.Column('changed_at', sa.Double(), nullable=True),
-    sa.ForeignKeyConstraint(['plan_id'], ['plan.id'], name=op.f('fk_plan_item_plan_id_plan'), ondelete='CASCADE'),
-    sa.PrimaryKeyConstraint('plan_id', 'seq', name=op.f('pk_plan_item')),
-    sqlite_with_rowid=False
+    sa.Column('device', sa.BigInteger(), nullable=False),
+    sa.Column('names', sa.LargeBinary(), nullable=False),
+    sa.Column('facts', sa.LargeBinary(), nullable=False),
+    sa.Column('kinds', sa.JSON(), nullable=False),
+    sa.Column('kind_of', sa.LargeBinary(), nullable=False),
+    sa.ForeignKeyConstraint(['plan_id'], ['plan.id'], name=op.f('fk_plan_chunk_plan_id_plan'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('plan_id', 'first_seq', name=op.f('pk_plan_chunk'))
+    )
+    op.create_table('plan_chunk_state',
+    sa.Column('plan_id', sa.Integer(), nullable=False),
+    sa.Column('first_seq', sa.Integer(), nullable=False),
+    sa.Column('states', sa.LargeBinary(), nullable=False),
+    sa.Column('notes', sa.JSON(), nullable=False),
+    sa.Column('times', sa.JSON(), nullable=False),
+    sa.Column('tally', sa.JSON(), nullable=False),
+    sa.ForeignKeyConstraint(['plan_id'], ['plan.id'], name=op.f('fk_plan_chunk_state_plan_id_plan'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('plan_id', 'first_seq', name=op.f('pk_plan_chunk_state'))
     )
     op.create_table('canary_check',
     sa.Column('id', sa.Integer(), nullable=False),
@@ -760,7 +759,8 @@ def upgrade() -> None:
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('run_id', sa.Integer(), nullable=False),
     sa.Column('kind', sa.String(), nullable=False),
-    sa.Column('seqs', sa.JSON(), nullable=False),
+    sa.Column('plan_id', sa.Integer(), nullable=False),
+    sa.Column('first_seq', sa.Integer(), nullable=False),
     sa.Column('opened_at', sa.Double(), nullable=False),
     sa.Column('settled_at', sa.Double(), nullable=True),
     sa.ForeignKeyConstraint(['run_id'], ['cleanup_run.id'], name=op.f('fk_cleanup_intent_run_id_cleanup_run'), ondelete='CASCADE'),
@@ -819,7 +819,8 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_canary_check_canary_id'))
 
     op.drop_table('canary_check')
-    op.drop_table('plan_item')
+    op.drop_table('plan_chunk_state')
+    op.drop_table('plan_chunk')
     with op.batch_alter_table('cleanup_run', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_cleanup_run_store_id'))
         batch_op.drop_index(batch_op.f('ix_cleanup_run_state'))
