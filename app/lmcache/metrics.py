@@ -115,6 +115,9 @@ class ServerMetrics:
     stores: tuple[SaltStores, ...]
     engine_ids: tuple[str, ...]
     worker_ids: tuple[str, ...]
+    #: (seconds, reuses up to that gap) of a sample of L1's chunks, ascending: those reused from L1 and those that came
+    #: back after their eviction. Empty where nothing was reused yet.
+    reuse_gaps: tuple[tuple[float, float], ...] = ()
 
     @property
     def any_lmcache_series(self) -> bool:
@@ -218,6 +221,9 @@ def server_metrics(samples: Samples) -> ServerMetrics:
         stores=_stores(samples),
         engine_ids=_values(samples, store_count, "engine_id"),
         worker_ids=_values(samples, f"{_P}num_chunks_loaded_total", "worker_id"),
+        reuse_gaps=_buckets(
+            samples, f"{_P}l1_chunk_reuse_gap_seconds_bucket", f"{_P}l1_chunk_evict_reuse_gap_seconds_bucket"
+        ),
         **totals,
     )
 
@@ -265,6 +271,20 @@ def _stores(samples: Samples) -> tuple[SaltStores, ...]:
     return tuple(
         SaltStores(salt, written.get(salt), submitted.get(salt), completed.get(salt)) for salt in salts if salt
     )
+
+
+def _buckets(samples: Samples, *names: str) -> tuple[tuple[float, float], ...]:
+    """Cumulative buckets of these histograms together; equal bounds are summed."""
+    sums: dict[float, float] = {}
+    for name in names:
+        for labels, value in samples.each(name):
+            try:
+                bound = float(labels.get("le", ""))
+            except ValueError:
+                continue
+            if math.isfinite(value) and not math.isnan(bound):
+                sums[bound] = sums.get(bound, 0.0) + value
+    return tuple(sorted(sums.items()))
 
 
 def _model_and_salt(labels: Mapping[str, str]) -> tuple[str, str]:
