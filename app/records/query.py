@@ -129,22 +129,33 @@ class Reader:
     ) -> RowPage:
         """At most `size` rows after a position. Raises ValueError for a position that is none."""
         spent = _Budget(budget)
-        rows: list[RecordRow] = []
-        last: list[CursorValue] | None = None
-        for key, row in self._merged(where, order, after, spent):
-            last = [*key]
+        found: list[tuple[tuple[Any, ...], RecordRow | int]] = []
+        for key, row in self._merged(where, order, after, spent, ahead=size + 1):
             if row is None:
-                return RowPage(rows, last)  # the budget is spent: go on from here
-            if len(rows) == size:
-                return RowPage(rows, [*_encode(self._key(order, rows[-1]))])
-            rows.append(row)
-        return RowPage(rows, None)
+                return RowPage(self._rows_of(found), [*key])  # the budget is spent: go on from here
+            if len(found) == size:
+                return RowPage(self._rows_of(found), [*found[-1][0]])
+            found.append((key, row))
+        return RowPage(self._rows_of(found), None)
+
+    def _rows_of(self, found: Iterable[tuple[tuple[Any, ...], RecordRow | int]]) -> list[RecordRow]:
+        """The rows behind a page that was put together from index entries alone."""
+        entries = [entry for _, entry in found]
+        ids = [entry for entry in entries if isinstance(entry, int)]
+        if not ids:
+            return [entry for entry in entries if not isinstance(entry, int)]
+        marks = ",".join("?" * len(ids))
+        stored = self._db.execute(f"SELECT {_COLUMNS} FROM record WHERE id IN ({marks})", ids)  # noqa: S608
+        rows = {row[0]: self._row(row) for row in stored}
+        return [
+            rows[entry] if isinstance(entry, int) else entry for entry in entries if entry in rows or entry not in ids
+        ]
 
     def stream(self, where: RecordFilter, order: Order | None = None) -> Iterator[RecordRow]:
         """All matching rows; without an order in that of the inventory, which is the quickest."""
         if order is not None:
-            for _, row in self._merged(where, order, None, None):
-                if row is not None:
+            for _, row in self._merged(where, order, None, None, ahead=_CHUNK, whole=True):
+                if row is not None and not isinstance(row, int):
                     yield row
             return
         for cohort in self.matching(where):
@@ -234,9 +245,19 @@ class Reader:
     # merging
 
     def _merged(
-        self, where: RecordFilter, order: Order, after: list[CursorValue] | None, spent: _Budget | None
-    ) -> Iterator[tuple[tuple[Any, ...], RecordRow | None]]:
-        """Matching rows of all cohorts in one order; (position, None) when the budget ran out there."""
+        self,
+        where: RecordFilter,
+        order: Order,
+        after: list[CursorValue] | None,
+        spent: _Budget | None,
+        *,
+        ahead: int,
+        whole: bool = False,
+    ) -> Iterator[tuple[tuple[Any, ...], RecordRow | int | None]]:
+        """(position, row) of all cohorts in one order; the row is None when the budget ran out there.
+
+        Where an index alone answers, the row is only its id (never with `whole`). `ahead`: rows read at a time.
+        """
         down = order.startswith("-")
         plan = _PLANS[order.removeprefix("-")]
         start = _decode(order, after)
@@ -255,7 +276,7 @@ class Reader:
         while waiting or running:
             while waiting and (not running or not running[0][0] < waiting[0][0]):
                 cohort = heapq.heappop(waiting)[2]
-                stream = self._cohort_rows(cohort, plan, order, start, down, where)
+                stream = self._cohort_rows(cohort, plan, order, start, down, where, ahead, whole)
                 first = next(stream, None)
                 if first is not None:
                     sequence += 1
@@ -269,8 +290,9 @@ class Reader:
                 heapq.heappop(running)
             else:
                 heapq.heapreplace(running, (_Turned(follow[0], down), sequence, *follow, stream))
-            cohort = self._cohorts[stored[1]]
-            if self._row_matches(stored, cohort, where):
+            if len(stored) == 1:
+                yield _encode(key), stored[0]
+            elif self._row_matches(stored, self._cohorts[stored[1]], where):
                 yield _encode(key), self._row(stored)
             elif spent is not None and spent.take():
                 yield _encode(key), None
@@ -339,8 +361,13 @@ class Reader:
         start: tuple[Any, ...] | None,
         down: bool,
         where: RecordFilter,
+        chunk: int,
+        whole: bool,
     ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """(sort key, stored row) of one cohort after `start`, read a little at a time."""
+        """(sort key, stored row) of one cohort after `start`, read a little at a time; only the id where that is enough.
+
+        An index is read in one go, rows lie anywhere: a page that sees only what it shows costs the same at any size.
+        """
         head: tuple[Any, ...] = ()
         if order.endswith("name"):
             head = (self._owners[cohort.owner].head,)
@@ -362,6 +389,7 @@ class Reader:
                 start = start[1:]
             columns = ("mtime", "id")
         limits, bound = self._limits(order, where)
+        wanted = _COLUMNS if whole or self._must_look(cohort, order, where) else "id"
         direction = " DESC" if down else ""
         ordered = ", ".join(column + direction for column in columns)
         # A partial index is used only where its own condition stands in the query.
@@ -369,22 +397,37 @@ class Reader:
         while True:
             after, values = _after(columns, start, down)
             rows = self._db.execute(
-                f"SELECT {', '.join(columns[:-1])}, {_COLUMNS} FROM record INDEXED BY {index}"  # noqa: S608
-                f" WHERE cohort=?{partial}{limits}{after} ORDER BY {ordered} LIMIT {_CHUNK}",
+                f"SELECT {', '.join(columns[:-1])}, {wanted} FROM record INDEXED BY {index}"  # noqa: S608
+                f" WHERE cohort=?{partial}{limits}{after} ORDER BY {ordered} LIMIT {chunk}",
                 (cohort.id, *bound, *values),
             ).fetchall()
             width = len(columns) - 1
             for row in rows:
                 stored = row[width:]
                 yield (*head, *row[:width], stored[0]), stored
-            if len(rows) < _CHUNK:
+            if len(rows) < chunk:
                 return
             start = (*rows[-1][:width], rows[-1][width])
 
+    def _must_look(self, cohort: Cohort, order: Order, where: RecordFilter) -> bool:
+        """Whether some condition is neither the index's nor one that all records of the cohort meet."""
+        written = order.endswith("modified_at")
+        return (
+            where.salt is not None
+            or (where.q is not None and where.q not in self._owners[cohort.owner].head)
+            or (where.min_size is not None and cohort.min_size < where.min_size)
+            or (where.unused_for is not None and not order.endswith("accessed_at"))
+            or (where.older_than is not None and not written and not self._all_older(cohort, where.older_than))
+        )
+
+    def _all_older(self, cohort: Cohort, age: float) -> bool:
+        return cohort.max_mtime < self._now - round(age * NS)
+
     def _limits(self, order: Order, where: RecordFilter) -> tuple[str, list[int]]:
-        """Conditions that the order's own index answers."""
-        if order.endswith("modified_at") and where.older_than is not None:
-            return " AND mtime<?", [self._now - round(where.older_than * NS)]
+        """Conditions that the order's own index answers (what is unused for long was written before that, too)."""
+        oldest = self._oldest(where)
+        if order.endswith("modified_at") and oldest is not None:
+            return " AND mtime<?", [oldest]
         if order.endswith("accessed_at") and where.unused_for is not None:
             return f" AND {_USED}<?", [self._now - round(where.unused_for * NS)]
         return "", []
