@@ -214,6 +214,7 @@ class NextCleanup:
     store_name: str
     at: str | None
     last: RunBrief | None
+    on_layout_change: bool = False
 
 
 @dataclass(frozen=True)

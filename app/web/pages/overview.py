@@ -128,11 +128,14 @@ def next_cleanup(services: Services) -> NextCleanup | None:
     """The policy that fires next; one without a schedule when there is no other."""
     policies = services.cleanup.list_policies(page_size=100, page_token=None).items
     scheduled = [p for p in policies if p.enabled and p.next_firings]
-    chosen = min(scheduled, key=lambda p: p.next_firings[0], default=policies[0] if policies else None)
+    # Without a time: one that runs by itself tells more than one that does not.
+    rest = sorted(policies, key=lambda p: not (p.enabled and p.schedule))
+    chosen = min(scheduled, key=lambda p: p.next_firings[0], default=rest[0] if rest else None)
     if chosen is None:
         return None
     at = chosen.next_firings[0] if chosen in scheduled else None
-    return NextCleanup(chosen.id, chosen.name, chosen.store_name, at, chosen.last_run)
+    on_change = chosen.enabled and chosen.schedule == "@layout-change"
+    return NextCleanup(chosen.id, chosen.name, chosen.store_name, at, chosen.last_run, on_change)
 
 
 @router.get("/")

@@ -66,4 +66,3 @@ def logout(frame: ViewerFrame) -> Response:
     secure = frame.services.settings.secure_cookies
     response.delete_cookie(name, path="/" if secure else root_path(frame.request) or "/", secure=secure, httponly=True)
     return response
-
