@@ -249,17 +249,19 @@ class CanaryService:
         if result.outcome == "ok":
             self._fleet.mark_data_path_proven(given.server.id, now)
         if given.check:
-            self._clean_up(given)
+            self._clean_up(given, context)
         if result.outcome == "error":
             raise TierkeeperError(result.findings[0].text if result.findings else "the canaries could not be read back")
 
-    def _clean_up(self, given: WorkInput) -> None:
+    def _clean_up(self, given: WorkInput, context: WorkContext) -> None:
         """The colds of a check have served; what cannot be removed stays for the store's own policies."""
         if self._remover is None:
             return
         for store in given.stores:
             try:
-                self._remover.remove_salted(store.id, f"{SALT_PREFIX}{given.run_key}-", actor="system")
+                self._remover.remove_salted(
+                    store.id, f"{SALT_PREFIX}{given.run_key}-", actor="system", cancelled=context.cancelled
+                )
             except TierkeeperError:
                 continue
 

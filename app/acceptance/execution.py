@@ -85,7 +85,7 @@ class Execution:
         self._write(context.id, outcome)
         if name in _PASSES and any(a in EXTERNAL_ARMS for a in given.plan.arms):
             self._fleet.mark_data_path_proven(given.server.id, self._clock())
-        self._write(context.id, self._clean_up(context.id, given, outcome))
+        self._write(context.id, self._clean_up(context, given, outcome))
         if name == "error":
             raise RunFailed(headline)
 
@@ -105,10 +105,10 @@ class Execution:
             frozen, self._fleet, run_key=ids[0], engine_id=ids[1], server_id=ids[2], second_engine_id=ids[3], hook=hook
         )
 
-    def _clean_up(self, run_id: int, given: RunInput, outcome: Outcome) -> Outcome:
+    def _clean_up(self, context: WorkContext, given: RunInput, outcome: Outcome) -> Outcome:
         """Removes the run's own records if that was wished, and says what stays and why."""
         assert outcome.verdict is not None
-        removal, why = self._removal(run_id, given, outcome.verdict)
+        removal, why = self._removal(context, given, outcome.verdict)
         if removal is None and why is None:
             return outcome
         left = removal.left if removal is not None else None
@@ -125,9 +125,9 @@ class Execution:
             outcome.verdict = Verdict(outcome.verdict.name, (*outcome.verdict.findings, note))
         return outcome
 
-    def _removal(self, run_id: int, given: RunInput, verdict: Verdict) -> tuple[Removal | None, str | None]:
+    def _removal(self, context: WorkContext, given: RunInput, verdict: Verdict) -> tuple[Removal | None, str | None]:
         with self._db.read() as session:
-            row = session.get(AcceptanceRun, run_id)
+            row = session.get(AcceptanceRun, context.id)
             wished, actor = (bool(row.request.get("remove_records")), row.requested_by) if row else (False, "system")
         if not wished:
             return None, "that was the wish"
@@ -149,7 +149,7 @@ class Execution:
             if not any(r.store_id == store.id for r in mine.records):
                 continue
             try:
-                parts.append(self._remover.remove_salted(store.id, prefix, actor=actor))
+                parts.append(self._remover.remove_salted(store.id, prefix, actor=actor, cancelled=context.cancelled))
             except TierkeeperError as error:
                 parts.append(Removal(0, 0, None, error.detail))
         left = None if any(p.left is None for p in parts) else sum(p.left or 0 for p in parts)

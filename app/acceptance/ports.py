@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,7 +56,9 @@ class Removal:
 class RecordRemover(Protocol):
     """Removal of a run's records by cleanup's rules (RULES.md §2): `app.acceptance.removal` goes through cleanup."""
 
-    def remove_salted(self, store_id: int, salt_prefix: str, *, actor: str) -> Removal: ...
+    def remove_salted(
+        self, store_id: int, salt_prefix: str, *, actor: str, cancelled: Callable[[], bool] = ...
+    ) -> Removal: ...
 
 
 class RestartHooks(Protocol):

@@ -44,11 +44,15 @@ class Runner(Protocol):
     def run_here(self, kind_name: str, work_id: int) -> bool: ...
 
 
+class _GivenUp(Exception):
+    """Waiting for cleanup ended; the text says why."""
+
+
 class CleanupRemover:
     """Implements `ports.RecordRemover`."""
 
     def __init__(
-        self, *, runner: Runner, records: Records, cleanup: Cleanup, poll: float = 0.2, patience: float = 600.0
+        self, *, runner: Runner, records: Records, cleanup: Cleanup, poll: float = 0.2, patience: float = 300.0
     ) -> None:
         self._runner = runner
         self._records = records
@@ -56,27 +60,38 @@ class CleanupRemover:
         self._poll = poll
         self._patience = patience
 
-    def remove_salted(self, store_id: int, salt_prefix: str, *, actor: str) -> Removal:
-        """Deletes the records whose salt starts with `salt_prefix`. Raises TierkeeperError when cleanup refuses."""
-        scan = self._scan(store_id, actor)
+    def remove_salted(
+        self, store_id: int, salt_prefix: str, *, actor: str, cancelled: Callable[[], bool] = lambda: False
+    ) -> Removal:
+        """Deletes the records whose salt starts with `salt_prefix`.
+
+        Raises TierkeeperError when cleanup refuses. Gives up waiting when `cancelled` says so.
+        """
+        try:
+            return self._remove(store_id, salt_prefix, actor, cancelled)
+        except _GivenUp as reason:
+            return Removal(0, 0, None, str(reason))
+
+    def _remove(self, store_id: int, salt_prefix: str, actor: str, cancelled: Callable[[], bool]) -> Removal:
+        scan = self._scan(store_id, actor, cancelled)
         if scan.state != "succeeded":
             return Removal(0, 0, None, f"the scan before it ended {scan.state}: {scan.error or 'no reason given'}")
         body = FilterPlanInput(filter={"q": f"@{salt_prefix}"}, removal="delete")
         plan = self._cleanup.start_filter_plan(store_id, body, actor=actor)
-        plan = self._until("plan", int(plan.id), lambda: self._cleanup.get_plan(int(plan.id)))
+        plan = self._until("plan", int(plan.id), lambda: self._cleanup.get_plan(int(plan.id)), cancelled)
         if plan.state != "succeeded":
             return Removal(0, 0, None, f"the plan ended {plan.state}: {plan.error or 'no reason given'}")
         if plan.records == 0:
             return Removal(0, 0, 0)
         run = self._cleanup.start_run(int(plan.id), actor=actor)
-        run = self._until("cleanup", int(run.id), lambda: self._cleanup.get_run(int(run.id)))
+        run = self._until("cleanup", int(run.id), lambda: self._cleanup.get_run(int(run.id)), cancelled)
         left = plan.records - run.removed.records
         why = None
         if run.verdict != "succeeded" or left:
             why = f"cleanup run {run.id} ended {run.verdict or run.state}; {'; '.join(run.notes) or run.error or ''}"
         return Removal(run.removed.records, run.removed.bytes, left, why)
 
-    def _scan(self, store_id: int, actor: str) -> ScanView:
+    def _scan(self, store_id: int, actor: str, cancelled: Callable[[], bool]) -> ScanView:
         """A scan that began after the call: one that is under way may have passed our records already."""
         until = time.monotonic() + self._patience
         while True:
@@ -86,13 +101,20 @@ class CleanupRemover:
             except Conflict:
                 if time.monotonic() > until:
                     raise
-                time.sleep(self._poll)
-        return self._until("scan", int(scan.id), lambda: self._records.get_scan(int(scan.id)))
+                self._pause(cancelled)
+        return self._until("scan", int(scan.id), lambda: self._records.get_scan(int(scan.id)), cancelled)
 
-    def _until(self, kind: str, work_id: int, look: Callable[[], V]) -> V:
+    def _until(self, kind: str, work_id: int, look: Callable[[], V], cancelled: Callable[[], bool]) -> V:
         """The work's end. It is done in this thread unless somebody has it: the pool may be full of runs that wait."""
         self._runner.run_here(kind, work_id)
         until = time.monotonic() + self._patience
-        while (view := look()).state in ACTIVE_STATES and time.monotonic() < until:
-            time.sleep(self._poll)
+        while (view := look()).state in ACTIVE_STATES:
+            if time.monotonic() > until:
+                raise _GivenUp(f"{kind} {work_id} did not end within {self._patience:g} s")
+            self._pause(cancelled)
         return view
+
+    def _pause(self, cancelled: Callable[[], bool]) -> None:
+        if cancelled():
+            raise _GivenUp("the removal was cancelled")
+        time.sleep(self._poll)

@@ -20,6 +20,7 @@ from app.sandbox import EngineSpec, SandboxThread
 def data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SandboxThread]]:
     """A data directory whose panel knows a sandbox's engine as ``engine-a``."""
     monkeypatch.setenv("TIERKEEPER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("TIERKEEPER_LOG_LEVEL", "ERROR")
     monkeypatch.chdir(tmp_path)
     started: list[SandboxThread] = []
 
