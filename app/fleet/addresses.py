@@ -94,6 +94,19 @@ def parse_address(
     return Address(url=url, host=host, port=port, key=f"{scheme}://{same}:{port}{path}")
 
 
+def check_host(field: str, host: str, *, allow_link_local: bool = False, resolve: Resolver | None = None) -> None:
+    """Raises InvalidInput where nobody may make the panel call this host (metadata, link-local, no host at all).
+
+    For addresses that are not targets, such as where messages go; whatever else is written in them is not looked at.
+    """
+    name = host.strip("[]").lower().removesuffix(".")
+    literal = _literal(name)
+    _check_reachable(field, host, name, literal, allow_link_local)
+    if literal is None and resolve is not None:
+        for found in resolve(name):
+            _check_reachable(field, f"{host} (resolves to {found})", name, _literal(found), allow_link_local)
+
+
 def address_key(url: str) -> str:
     """The comparison key of an address in normal form."""
     return url.replace("://localhost:", "://127.0.0.1:", 1)
