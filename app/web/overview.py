@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from app.acceptance.schemas import AcceptanceRunView, LatestView
 from app.cleanup.schemas import EpisodeView, RunView
 from app.clock import parse_iso
 from app.fleet.schemas import EngineView, ServerView
+from app.records.schemas import Count
 from app.telemetry.schemas import HealthChangeView, TokenFlowView
 from app.web import formats, svg, words
 from app.web.contexts import Attention, EngineVerdict, Event, FlowPicture, Hop, Lane, Pin, StoreCard, Trend
@@ -396,6 +397,20 @@ def trend(
         if start <= (at := parse_iso(e.at)) <= now
     )
     return Trend(tuple(points), seconds, pins, tuple((key, tuple(values)) for key, values in layers))
+
+
+def class_line(by_class: Mapping[str, Count]) -> str:
+    """What is wrong in a store in one line: the two worst classes, then how many more."""
+    worst = [k for k in ("incompatible", "corrupt", "unreachable", "unverified", "temporary") if _some(by_class, k)]
+    if not worst:
+        return "all current"
+    shown = ", ".join(f"{formats.count(by_class[k].records)} {k}" for k in worst[:2])
+    rest = sum(by_class[k].records for k in worst[2:])
+    return f"{shown}, {formats.count(rest)} other" if rest else shown
+
+
+def _some(by_class: Mapping[str, Count], key: str) -> bool:
+    return key in by_class and by_class[key].records > 0
 
 
 def run_line(run: AcceptanceRunView) -> str:

@@ -81,6 +81,16 @@ def test_every_page_answers_and_is_never_stored(browser: httpx.Client, path: str
     assert Document(answer.text).unbalanced == []
 
 
+def test_pages_are_compressed_for_those_who_ask(browser: httpx.Client) -> None:
+    packed = browser.get("/servers", headers={"Accept-Encoding": "gzip"})
+    plain = browser.get("/servers", headers={"Accept-Encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) * 3 < int(plain.headers["content-length"])
+    assert "content-encoding" not in plain.headers
+    assert "Cache servers" in packed.text
+    assert "Accept-Encoding" in packed.headers["vary"]
+
+
 def test_pages_of_things_that_are_there(browser: httpx.Client, store_id: str) -> None:
     for path in ("", "/records", "/quarantine", "/records?class=corrupt&order=-size_bytes"):
         assert browser.get(f"/stores/{store_id}{path}").status_code == 200, path
