@@ -137,7 +137,6 @@ def removal_costs(base: Path, records: int) -> list[dict[str, Any]]:
                 FilterPlanInput(filter={"class": "unverified"}, removal=removal),  # type: ignore[arg-type]
                 actor="bench",
             )
-            os.sync()
             find_wall, find_cpu = _find(reference)
             memory, began, cpu = _memory(), time.perf_counter(), time.process_time()
             run = services.cleanup.start_run(int(plan.id), actor="bench")

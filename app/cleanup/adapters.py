@@ -120,9 +120,14 @@ class RecordsInventory:
         RecordFilter.from_query(filters, prefix="filter.")
         return dict(filters)
 
-    def removed(self, store_id: int, names: Sequence[bytes], run_id: int) -> None:
+    def removed(self, store_id: int, records: Sequence[tuple[bytes, int | None]], run_id: int) -> None:
         """These left the store through us."""
-        self._records.records_removed(store_id, names)
+        known = [ident for _, ident in records if ident is not None]
+        if known:
+            self._records.rows_removed(store_id, known)
+        others = [name for name, ident in records if ident is None]
+        if others:
+            self._records.records_removed(store_id, others)
 
     def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:
         """These are back, and held."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple, cast
@@ -47,6 +47,7 @@ _CODE = {state: code for code, state in enumerate(STATES)}
 _COLUMNS = 6
 _CHUNK = cast(Table, PlanChunk.__table__)
 _STATE = cast(Table, PlanChunkState.__table__)
+_SAME = (_STATE.c.plan_id == _CHUNK.c.plan_id) & (_STATE.c.first_seq == _CHUNK.c.first_seq)
 
 Kind = tuple[str, str | None, str, str]
 
@@ -252,21 +253,24 @@ def read_chunks(
 
 def chunks_holding(db: Database, plan_id: int, *, state: str | None = None, reason: str | None = None) -> list[int]:
     """First numbers of the chunks that hold a record in a state, or of a reason (or select kind); reads no record."""
-    query = (
-        select(_CHUNK.c.first_seq, _CHUNK.c.kinds, _STATE.c.tally)
-        .outerjoin(_STATE, (_STATE.c.plan_id == _CHUNK.c.plan_id) & (_STATE.c.first_seq == _CHUNK.c.first_seq))
-        .where(_CHUNK.c.plan_id == plan_id)
-        .order_by(_CHUNK.c.first_seq)
-    )
-    with db.read() as session:
-        rows = session.execute(query).all()
     code = None if state is None else _CODE.get(state, -1)
     found = []
-    for first_seq, kinds, tally in rows:
-        states = {entry[1] for entry in tally} if tally is not None else {_CODE["planned"]}
+    for first_seq, kinds, tally in _outline(db, plan_id):
+        states = {entry[1] for entry in tally} or {_CODE["planned"]}
         if (code is None or code in states) and (reason is None or any(reason in (k[1], k[2]) for k in kinds)):
             found.append(first_seq)
     return found
+
+
+def chunks_of_reasons(db: Database, plan_id: int, reasons: Collection[str]) -> list[int]:
+    """First numbers of the chunks that hold one of these reasons, or that a run added itself."""
+    with db.read() as session:
+        added = set(session.scalars(select(_CHUNK.c.first_seq).where(_CHUNK.c.plan_id == plan_id, _CHUNK.c.round > 1)))
+    return [
+        first
+        for first, kinds, _ in _outline(db, plan_id)
+        if first in added or any(kind[1] in reasons for kind in kinds)
+    ]
 
 
 def read_chunk(db: Database, plan_id: int, first_seq: int) -> Chunk | None:
@@ -279,6 +283,40 @@ def read_chunk(db: Database, plan_id: int, first_seq: int) -> Chunk | None:
 
 def _state(session: Session, plan_id: int, first_seq: int) -> Any | None:
     return session.execute(select(_STATE).where(_STATE.c.plan_id == plan_id, _STATE.c.first_seq == first_seq)).first()
+
+
+def names_in_state(db: Database, plan_id: int, states: Collection[str]) -> Iterator[list[tuple[bytes, int | None]]]:
+    """(name, record id) of the records in some states, chunk by chunk; takes apart no more than that."""
+    codes = frozenset(_CODE[state] for state in states)
+    for first_seq in [first for first, _, tally in _outline(db, plan_id) if any(entry[1] in codes for entry in tally)]:
+        with db.read() as session:
+            row = session.execute(
+                select(_CHUNK.c.records, _CHUNK.c.names, _CHUNK.c.facts, _STATE.c.states)
+                .join(_STATE, _SAME)
+                .where(_CHUNK.c.plan_id == plan_id, _CHUNK.c.first_seq == first_seq)
+            ).first()
+        if row is None:
+            continue
+        idents = array("q")
+        idents.frombytes(row.facts[(_COLUMNS - 1) * 8 * row.records :])
+        names = row.names.split(b"\0")
+        yield [
+            (name, None if ident < 0 else ident)
+            for name, ident, code in zip(names, _little(idents), row.states, strict=True)
+            if code in codes
+        ]
+
+
+def _outline(db: Database, plan_id: int) -> list[tuple[int, list[list[str | None]], list[list[int]]]]:
+    """(first_seq, kinds, tally) of all chunks; the tally is [] where nothing has happened yet. Reads no record."""
+    query = (
+        select(_CHUNK.c.first_seq, _CHUNK.c.kinds, _STATE.c.tally)
+        .outerjoin(_STATE, _SAME)
+        .where(_CHUNK.c.plan_id == plan_id)
+        .order_by(_CHUNK.c.first_seq)
+    )
+    with db.read() as session:
+        return [(first, kinds, tally or []) for first, kinds, tally in session.execute(query)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +333,7 @@ class Counted:
 def count_chunks(db: Database, plan_id: int) -> Iterator[Counted]:
     """The tallies of all chunks that a run has touched."""
     query = (
-        select(_CHUNK.c.kinds, _STATE.c.tally, _CHUNK.c.round)
-        .join(_STATE, (_STATE.c.plan_id == _CHUNK.c.plan_id) & (_STATE.c.first_seq == _CHUNK.c.first_seq))
-        .where(_CHUNK.c.plan_id == plan_id)
+        select(_CHUNK.c.kinds, _STATE.c.tally, _CHUNK.c.round).join(_STATE, _SAME).where(_CHUNK.c.plan_id == plan_id)
     )
     with db.read() as session:
         rows = session.execute(query).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Collection, Iterator, Sequence
 
-from app.cleanup.chunks import read_chunks
+from app.cleanup.chunks import chunks_of_reasons, read_chunk
 from app.cleanup.disk import StoreRoot, signed
 from app.cleanup.items import ItemRow
 from app.cleanup.policy import DIRTY_REASONS
@@ -25,7 +25,10 @@ class DirtyItems:
     def batches(self, states: Collection[str] | None = None) -> Iterator[list[ItemRow]]:
         """In the order of plans and records; only those in some states, where given."""
         for plan_id in self._plan_ids:
-            for chunk in read_chunks(self._db, plan_id):
+            for first_seq in chunks_of_reasons(self._db, plan_id, DIRTY_REASONS):
+                chunk = read_chunk(self._db, plan_id, first_seq)
+                if chunk is None:
+                    continue
                 rows = chunk.rows if states is None else chunk.in_state(*states)
                 if chunk.round == 1:
                     rows = [row for row in rows if row.reason in DIRTY_REASONS]

@@ -15,7 +15,7 @@ from typing import Any, cast
 import structlog
 from sqlalchemy import Table, func, insert, select, update
 
-from app.cleanup.chunks import Chunk, ChunkWriter, count_chunks, read_chunk, read_chunks
+from app.cleanup.chunks import Chunk, ChunkWriter, count_chunks, names_in_state, read_chunk, read_chunks
 from app.cleanup.disk import StoreRoot
 from app.cleanup.items import ItemRow
 from app.cleanup.plan import Group, reason_key
@@ -272,12 +272,9 @@ def tell_removed(db: Database, inventory: Inventory, run_id: int) -> None:
         ).one()
     if plan_id is None:
         return
-    for chunk in read_chunks(db, plan_id):
-        names = [item.name for item in chunk.in_state(*REMOVED)]
-        if not names:
-            continue
+    for records in names_in_state(db, plan_id, REMOVED):
         try:
-            inventory.removed(store_id, names, run_id)
+            inventory.removed(store_id, records, run_id)
         except TierkeeperError as error:
             log.warning("cleanup.inventory_not_told", run=run_id, why=error.detail)
             return

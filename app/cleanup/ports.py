@@ -100,8 +100,8 @@ class Inventory(Protocol):
         """The filter in its normal form. Raises InvalidInput naming the field."""
         ...
 
-    def removed(self, store_id: int, names: Sequence[bytes], run_id: int) -> None:
-        """These files left the store through us (not by an adapter's own eviction)."""
+    def removed(self, store_id: int, records: Sequence[tuple[bytes, int | None]], run_id: int) -> None:
+        """These (name, record id where known) left the store through us, not by an adapter's own eviction."""
         ...
 
     def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:

@@ -23,6 +23,7 @@ from app.records.views import record_id
 BulkRow = tuple[bytes, int, int, int, int, int, int]
 Sorting = Literal["used", "written"]
 _ROWS = 4096
+_IDS = 500
 _USED = "max(atime, mtime)"
 
 
@@ -187,3 +188,24 @@ def _conditions(where: RecordFilter, now_ns: int) -> tuple[str, list[Any]]:
         else:
             conditions.append(" AND salt=0")
     return "".join(conditions), bound
+
+
+def remove_rows(inventory: Inventory, row_ids: Sequence[int]) -> tuple[int, int]:
+    """Takes rows out by their ids; (records, bytes) that were there. An id that names nothing any more is no error."""
+    records = size = 0
+    with inventory.write() as db:
+        for at in range(0, len(row_ids), _IDS):
+            chosen = row_ids[at : at + _IDS]
+            where = f"FROM record WHERE id IN ({', '.join('?' * len(chosen))})"
+            moves = []
+            for cohort, count, total, *bounds in db.execute(
+                f"SELECT cohort, count(*), sum(size), min(mtime), max(mtime), min(size), max(size) {where}"
+                " GROUP BY cohort",
+                chosen,
+            ):
+                moves.append((-count, -total, *bounds, cohort))
+                records += count
+                size += total
+            inventory.move_cohort_counts(moves)
+            db.execute(f"DELETE {where}", chosen)
+    return records, size

@@ -113,8 +113,8 @@ class DiskInventory:
         RecordFilter.from_query(filters, prefix="filter.")
         return dict(filters)
 
-    def removed(self, store_id: int, names: Sequence[bytes], run_id: int) -> None:
-        self.gone += names
+    def removed(self, store_id: int, records: Sequence[tuple[bytes, int | None]], run_id: int) -> None:
+        self.gone += [name for name, _ in records]
 
     def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:
         for fact in facts:
