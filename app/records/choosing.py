@@ -46,6 +46,9 @@ class Chooser:
 
     def __init__(self, inventory: Inventory, now_ns: int, epochs: dict[str, int]) -> None:
         self.db = inventory.db
+        # One snapshot for cohorts and rows: judging beside us may split a cohort. Closing the inventory ends it.
+        if not self.db.in_transaction:
+            self.db.execute("BEGIN")
         self.now = now_ns
         self.owners = inventory.owners()
         self.cohorts = {ident: cohort for ident, cohort in inventory.cohorts().items() if cohort.records > 0}
@@ -68,8 +71,14 @@ class Chooser:
             and (where.min_size is None or cohort.max_size >= where.min_size)
             and (oldest is None or cohort.min_mtime < oldest)
             and (where.epoch_id is None or self._epochs.get(cohort.epoch or "") == where.epoch_id)
-            and (where.q is None or self._salted or _may_hold(owner.head, where.q))
+            and (where.q is None or self._may_hold(owner, where.q))
         )
+
+    def _may_hold(self, owner: Owner, text: str) -> bool:
+        """Whether a name can contain the text: in its head, across the head's end, or in a hash; else it can tell."""
+        if self._salted or owner.folder or owner.levels or text in owner.head:
+            return True
+        return any(owner.head.endswith(text[:cut]) and _TAIL.issuperset(text[cut:]) for cut in range(len(text) + 1))
 
     def oldest(self, where: RecordFilter) -> int | None:
         """Records must have been written before this time, for either age that was asked for."""
@@ -146,10 +155,3 @@ class Chooser:
             if len(self._salts) > 50_000:
                 self._salts = {0: "", ident: found}
         return found
-
-
-def _may_hold(head: str, text: str) -> bool:
-    """Whether a name with this head and no salt can contain the text: in the head, across its end, or after it."""
-    if text in head:
-        return True
-    return any(head.endswith(text[:cut]) and _TAIL.issuperset(text[cut:]) for cut in range(len(text) + 1))

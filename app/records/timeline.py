@@ -20,6 +20,7 @@ BEFORE_FIRST_SEEN, OBSERVATION_GAP = "before_first_seen", "observation_gap"
 NS = 1_000_000_000
 # How long a server keeps the context of an engine that is gone, where it does not say.
 _REAP_SECONDS = 120.0
+_LATELY_SECONDS = 300.0
 EARLIEST, LATEST = -(2**62), 2**62
 
 #: (model as in record names, from, until) -> the earliest time from which hits cannot be excluded; None: none.
@@ -347,7 +348,7 @@ class _Merge:
         name = line.layouts[0].model_name if line.layouts else owner[0]
         who = f"{name} (world size {owner[1]})"
         found: list[str] = []
-        if line.segments[-1].split or any(s.split for s in line.segments if s.start >= _ns(self.now - 3600)):
+        if self._split_lately(line):
             found.append(
                 f"critical: the workers of one engine of {who} use two servers on this directory; they write different "
                 "bytes under one name. Give each engine's workers one server."
@@ -373,6 +374,16 @@ class _Merge:
                 "under the same names; give each layout a directory of its own."
             )
         return found
+
+    def _split_lately(self, line: ModelTimeline) -> bool:
+        """Whether workers were split for longer than an engine takes to start, and until just now."""
+        starts = [*line.starts, _ns(self.now)]
+        return any(
+            segment.split
+            and end >= _ns(self.now - _LATELY_SECONDS)
+            and end - segment.start > _ns(_REAP_SECONDS + 2 * self.poll_seconds)
+            for segment, end in zip(line.segments, starts[1:], strict=True)
+        )
 
 
 def _segment(at: int, active: set[tuple[str, object]]) -> Segment:
