@@ -73,7 +73,7 @@ _DETAILS = {404: "there is nothing at this address", 405: "this address does not
 def is_api(request: Request) -> bool:
     """Whether the caller wants JSON: API paths and the unauthenticated machine endpoints."""
     path = request.scope.get("path", "")
-    return path.startswith("/api/") or path in ("/livez", "/readyz", "/metrics")
+    return (path.startswith("/api/") and path != "/api/docs") or path in ("/livez", "/readyz", "/metrics")
 
 
 def respond(

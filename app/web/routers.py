@@ -14,6 +14,7 @@ from app.web.frame import make_shell
 from app.web.pages import (
     acceptance,
     activity,
+    api_docs,
     cleanup,
     overview,
     records,
@@ -40,6 +41,7 @@ def page_routers() -> list[APIRouter]:
         schedules.router,
         settings.router,
         search.router,
+        api_docs.router,
     ]
 
 
