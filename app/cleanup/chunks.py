@@ -1,4 +1,4 @@
-"""A plan's records, a thousand at a time: packing, unpacking, and what became of them.
+"""A plan's records, two thousand at a time: packing, unpacking, and what became of them.
 
 `ChunkWriter` packs groups of the planner into rows of `plan_chunk`; `Chunk` is one unpacked with its states, which a
 run changes and saves. Numbers are little-endian 64 bit on every machine. States are bytes; their order is part of what
@@ -22,7 +22,7 @@ from app.cleanup.plan import Group
 from app.cleanup.tables import PlanChunk, PlanChunkState
 from app.database import Database, upsert
 
-CHUNK = 1000
+CHUNK = 2000
 STATES = (
     "planned",
     "quarantined",

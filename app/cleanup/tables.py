@@ -63,9 +63,9 @@ class Plan(WorkColumns, Base):
 
 
 class PlanChunk(Base):
-    """Up to a thousand records of a plan with the frozen facts of R1. Written once; see `app.cleanup.chunks`.
+    """Up to two thousand records of a plan with the frozen facts of R1. Written once; see `app.cleanup.chunks`.
 
-    A row a thousand, because planning a million records must not cost a million rows: `names` are joined by NUL (no
+    Not a row a record, because planning a million records must not cost a million rows: `names` are joined by NUL (no
     file name holds one), `facts` are little-endian 64 bit columns, `kinds` [[class, reason, why, action]], `kind_of` a
     byte a record.
     """
