@@ -163,6 +163,17 @@ def _ttft(frame: Frame, run: AcceptanceRunView) -> list[tuple[str, list[float]]]
     return [(formats.arm_name(name), values) for name, values in samples if values]
 
 
+@router.post("/runs/{run_id}/continue")
+def go_on(frame: OperatorFrame, run_id: str) -> Response:
+    """A person says: I restarted it."""
+    here = f"/acceptance/runs/{run_id}"
+    try:
+        frame.services.acceptance.go_on(parse_id("acceptance run", run_id), actor=frame.actor)
+    except Conflict as error:
+        return frame.refused(here, error)
+    return frame.done(here, "The run goes on.")
+
+
 @router.post("/runs/{run_id}/cancel")
 def cancel(frame: OperatorFrame, run_id: str) -> Response:
     frame.services.acceptance.cancel(parse_id("acceptance run", run_id), actor=frame.actor)

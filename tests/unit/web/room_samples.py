@@ -774,6 +774,7 @@ def acceptance(
         else {},
         "request": {"engine_id": "1"},
         "frozen": {"vllm": "0.32.0" + odd},
+        "waiting_for": None if verdict else "Restart qwen-1." + odd,
     }
     return run_view(ident, **(values | over))
 
