@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app import __version__
+from app import __version__, cli_tools
 from app.auth.schemas import TokenInput, UserInput
+from app.cli_options import Filters, Json, Removal, Token, Url
 from app.errors import InvalidInput, NotFound, TierkeeperError
 
 cli = typer.Typer(
@@ -24,18 +25,8 @@ token_cli = typer.Typer(help="API tokens for programs.", no_args_is_help=True)
 user_cli = typer.Typer(help="People who sign in.", no_args_is_help=True)
 cli.add_typer(token_cli, name="token")
 cli.add_typer(user_cli, name="user")
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-Url = Annotated[
-    str | None,
-    typer.Option(envvar="TIERKEEPER_URL", help="A running panel to work through; without it, the data directory."),
-]
-Token = Annotated[str | None, typer.Option(envvar="TIERKEEPER_TOKEN", help="API token for --url.")]
-Filters = Annotated[
-    list[str] | None,
-    typer.Option("--filter", help="KEY=VALUE as in the records list, such as class=corrupt; repeat it."),
-]
-Removal = Annotated[str, typer.Option(help="quarantine or delete.")]
+for command in (cli_tools.check, cli_tools.size, cli_tools.launch, cli_tools.bench):
+    cli.command()(command)
 
 
 def _version(wanted: bool) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import app.acceptance.tables
+import app.alerts.tables
 import app.api.tables
 import app.audit.tables
 import app.auth.tables
+import app.benchmark.tables
+import app.checks.tables
 import app.cleanup.tables
 import app.fleet.tables
 import app.records.tables

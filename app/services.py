@@ -15,9 +15,14 @@ from app.settings import Settings
 
 if TYPE_CHECKING:
     from app.acceptance.service import AcceptanceService
+    from app.alerts.service import AlertsService
+    from app.benchmark.service import BenchmarkService
+    from app.checks.service import ChecksService
     from app.cleanup.service import CleanupService
     from app.fleet.service import FleetService
+    from app.launch.service import LaunchService
     from app.records.service import RecordsService
+    from app.sizing.service import SizingService
     from app.telemetry.service import TelemetryService
 
 
@@ -37,3 +42,8 @@ class Services:
     records: RecordsService
     cleanup: CleanupService
     acceptance: AcceptanceService
+    checks: ChecksService
+    sizing: SizingService
+    launch: LaunchService
+    benchmark: BenchmarkService
+    alerts: AlertsService

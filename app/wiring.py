@@ -14,8 +14,13 @@ from pydantic import BaseModel, ValidationError
 from app.acceptance.removal import CleanupRemover
 from app.acceptance.schemas import AcceptanceRequest
 from app.acceptance.service import AcceptanceService
+from app.alerts.service import AlertsService
 from app.audit.service import AuditService
 from app.auth.service import AuthService
+from app.benchmark.service import BenchmarkService
+from app.checks.commands import check_texts
+from app.checks.service import ChecksService
+from app.checks.views import finding_view
 from app.cleanup.schemas import PolicyInput, PolicyPatch
 from app.cleanup.service import CleanupService
 from app.clock import Clock
@@ -23,12 +28,14 @@ from app.database import Database
 from app.errors import InvalidInput
 from app.fleet import targets_file
 from app.fleet.service import FleetService
+from app.launch.service import LaunchService
 from app.layout_watch import LayoutWatch
 from app.records.service import RecordsService
 from app.scheduling.runner import WorkRunner
 from app.scheduling.service import SchedulingService, StartedWork
 from app.services import Services
 from app.settings import Settings
+from app.sizing.service import SizingService
 from app.telemetry.poller import Poller
 from app.telemetry.service import TelemetryService
 
@@ -56,14 +63,9 @@ def build_services(settings: Settings, clock: Clock) -> Services:
         records=records,
         scheduling=scheduling,
     )
+    remover = CleanupRemover(runner=runner, records=records, cleanup=cleanup)
     acceptance = AcceptanceService(
-        db=db,
-        clock=clock,
-        runner=runner,
-        settings=settings,
-        audit=audit,
-        fleet=fleet,
-        remover=CleanupRemover(runner=runner, records=records, cleanup=cleanup),
+        db=db, clock=clock, runner=runner, settings=settings, audit=audit, fleet=fleet, remover=remover
     )
     services = Services(
         settings=settings,
@@ -78,9 +80,23 @@ def build_services(settings: Settings, clock: Clock) -> Services:
         records=records,
         cleanup=cleanup,
         acceptance=acceptance,
+        checks=ChecksService(db=db, clock=clock, runner=runner, audit=audit, fleet=fleet, cleanup=cleanup),
+        sizing=SizingService(clock=clock, fleet=fleet),
+        launch=LaunchService(check=_check_commands, fleet=fleet),
+        benchmark=BenchmarkService(
+            db=db, clock=clock, runner=runner, settings=settings, audit=audit, fleet=fleet, remover=remover
+        ),
+        alerts=AlertsService(
+            db=db, clock=clock, settings=settings, audit=audit, fleet=fleet, telemetry=telemetry, records=records
+        ),
     )
     _register_schedules(services)
     return services
+
+
+def _check_commands(text: str) -> list[Any]:
+    """The verdicts of our own checks on generated commands."""
+    return [finding_view(item) for item in check_texts(commands=text)]
 
 
 def apply_targets_file(services: Services) -> None:
@@ -179,8 +195,12 @@ class Background:
         every(services.settings.poll_seconds, "layout-watch", watch.look)
         every(60.0, "roll-up", services.telemetry.roll_up)
         every(300.0, "retention", services.telemetry.retire)
+        every(services.settings.poll_seconds, "alarms", services.alerts.evaluate)
+        every(5.0, "messages", services.alerts.deliver)
+        every(3600.0, "alarm-retention", services.alerts.retire)
         every(60.0, "quarantine-expiry", lambda: services.cleanup.purge_expired(services.clock()))
         every(30.0, "called-policies", services.cleanup.start_pending)
+        every(3600.0, "cleanup-retention", lambda: services.cleanup.retire(services.clock()))
         self._polling = asyncio.create_task(self._poller.run(self._stop), name="poller")
 
     async def stop(self) -> None:

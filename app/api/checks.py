@@ -30,7 +30,7 @@ EngineQuery = Annotated[str | None, Query(max_length=40, description="only those
 
 
 def _checks(services: ServicesDep) -> ChecksService:
-    return services.checks  # type: ignore[attr-defined, no-any-return]
+    return services.checks
 
 
 Checks = Annotated[ChecksService, Depends(_checks)]

@@ -15,7 +15,7 @@ router = APIRouter(prefix="/launch-commands", tags=["launch"])
 
 
 def _launch(services: ServicesDep) -> LaunchService:
-    return services.launch  # type: ignore[attr-defined, no-any-return]
+    return services.launch
 
 
 Launch = Annotated[LaunchService, Depends(_launch)]

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from app.api import acceptance, auth, cleanup, fleet, records, scheduling, telemetry
+from app.api import (
+    acceptance,
+    alerts,
+    auth,
+    benchmark,
+    checks,
+    cleanup,
+    fleet,
+    launch,
+    records,
+    scheduling,
+    sizing,
+    telemetry,
+)
 
 
 def api_routers() -> list[APIRouter]:
@@ -15,6 +28,11 @@ def api_routers() -> list[APIRouter]:
         records.router,
         cleanup.router,
         acceptance.router,
+        benchmark.router,
+        checks.router,
+        sizing.router,
+        launch.router,
+        alerts.router,
         scheduling.router,
         auth.router,
     ]

@@ -16,7 +16,7 @@ _ASKS = {**BODY, 502: problem("The target did not answer as expected")}
 
 
 def _sizing(services: ServicesDep) -> SizingService:
-    return services.sizing  # type: ignore[attr-defined, no-any-return]
+    return services.sizing
 
 
 Sizing = Annotated[SizingService, Depends(_sizing)]

@@ -1,0 +1,18 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+Url = Annotated[
+    str | None,
+    typer.Option(envvar="TIERKEEPER_URL", help="A running panel to work through; without it, the data directory."),
+]
+Token = Annotated[str | None, typer.Option(envvar="TIERKEEPER_TOKEN", help="API token for --url.")]
+Filters = Annotated[
+    list[str] | None, typer.Option("--filter", help="KEY=VALUE as in the records list, e.g. class=corrupt; repeatable.")
+]
+Removal = Annotated[str, typer.Option(help="quarantine or delete.")]

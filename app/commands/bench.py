@@ -1,0 +1,296 @@
+"""`tierkeeper bench`: one benchmark run, waited for, with its conclusion, its tables and an exit status for pipelines.
+
+On the data directory the run is carried out in this process, beside a running panel or without one; with a URL and a
+token the panel there carries it out. Ctrl-C cancels the run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+from pydantic import ValidationError
+
+from app.benchmark.exports import FORMS as EXPORTS
+from app.benchmark.schemas import BenchmarkInput
+from app.commands.accept import PanelUnreachable
+from app.commands.context import COMMAND_PRINCIPAL, command_services
+from app.errors import FieldError, InvalidInput, NotFound
+from app.services import Services
+
+EXIT_VALID, EXIT_INVALID, EXIT_TROUBLE = 0, 1, 3
+_EXIT = {"valid": EXIT_VALID, "invalid": EXIT_INVALID}
+_ACTIVE = ("queued", "running")
+_WAIT_SECONDS = 20.0
+MAX_TEXT = 200_000
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """The command's options. `fields`: those of POST /benchmark-runs that were given. `export`: files to write."""
+
+    engine: str
+    baseline_engine: str | None = None
+    readers: tuple[str, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    prompts_file: Path | None = None
+    export: tuple[Path, ...] = ()
+    tables: bool = False
+    as_json: bool = False
+    url: str | None = None
+    token: str | None = None
+
+
+class Runs(Protocol):
+    """Where the run takes place: this process or a panel."""
+
+    def engine_id(self, name_or_id: str) -> str: ...
+
+    def start(self, body: dict[str, Any]) -> dict[str, Any]: ...
+
+    def wait(self, run_id: str, seconds: float) -> dict[str, Any]: ...
+
+    def cancel(self, run_id: str) -> None: ...
+
+    def export(self, run_id: str, form: str) -> Iterator[str]: ...
+
+
+def bench(options: BenchOptions) -> int:
+    """Runs the benchmark, prints its conclusion (or the run as JSON), writes the exports; returns the exit status.
+
+    Raises InvalidInput and NotFound for what the caller got wrong, other TierkeeperErrors for what cannot be reached.
+    """
+    for path in options.export:
+        if path.suffix.lstrip(".") not in EXPORTS:
+            raise InvalidInput.field("--export", f"{path} must end in {', '.join('.' + form for form in EXPORTS)}")
+    body = {name: value for name, value in options.fields.items() if value is not None}
+    if options.prompts_file is not None:
+        body["texts"] = read_prompts(options.prompts_file, limit=body.get("prompts") or 1024)
+    _check({"engine_id": "0", **body})
+    with _where(options) as runs:
+        body["engine_id"] = runs.engine_id(options.engine)
+        if options.baseline_engine is not None:
+            body["baseline_engine_id"] = runs.engine_id(options.baseline_engine)
+        if options.readers:
+            body["reader_engine_ids"] = [runs.engine_id(name) for name in options.readers]
+        run = _to_the_end(runs, runs.start(body))
+        for path in options.export:
+            _write(path, runs.export(run["id"], path.suffix.lstrip(".")))
+        tables = "".join(runs.export(run["id"], "txt")) if options.tables else ""
+    if options.as_json:
+        print(json.dumps(run, indent=2))
+    else:
+        if tables:
+            print(tables)
+        print(one_line(run))
+        if run["scope"] is not None:
+            print(run["scope"]["sentence"])
+        for finding in run["findings"]:
+            if finding["severity"] != "note":
+                print(f"  {finding['severity']}: {finding['text']} {finding['fix']}".rstrip(), file=sys.stderr)
+    return exit_status(run)
+
+
+def restart_of(target: str | None, hook_id: str | None) -> dict[str, Any] | None:
+    """The `restart` of a request from two options; None without either."""
+    if target is None and hook_id is None:
+        return None
+    return {"target": target or "both", "hook_id": hook_id}
+
+
+def lookup_of(records: str | None, *, allow_fill: bool) -> dict[str, Any] | None:
+    """The `lookup` of a request from ``1000,10000``. Raises InvalidInput."""
+    if records is None:
+        return None
+    try:
+        counts = [int(part) for part in records.split(",") if part.strip()]
+    except ValueError:
+        raise InvalidInput.field("--records", f"{records!r} is not a list of numbers such as 1000,10000") from None
+    return {"records": counts, "allow_fill": allow_fill}
+
+
+def exit_status(run: Mapping[str, Any]) -> int:
+    """0 for a valid run, whatever it measured, 1 for an invalid one, 3 for error, cancelled and interrupted."""
+    return _EXIT.get(run["verdict"] or "", EXIT_TROUBLE)
+
+
+def one_line(run: Mapping[str, Any]) -> str:
+    """``valid: engine-a (run 12, 41.3 s): The cache pays: 1.95 times as fast. …``"""
+    word = run["verdict"] or run["state"]
+    seconds = f", {run['duration_seconds']:.1f} s" if run["duration_seconds"] is not None else ""
+    told = run["headline"] or run["error"] or ""
+    return f"{word}: {run['engine_name']} (run {run['id']}{seconds}){': ' + told if told else ''}"
+
+
+def read_prompts(path: Path, *, limit: int) -> list[str]:
+    """The first prompts of a ShareGPT-style JSON file, a JSON list of texts, or JSON lines with ``prompt``.
+
+    Of a conversation the first turn counts, where an answer follows. Raises InvalidInput for anything else.
+    """
+    try:
+        raw = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput.field("--prompts-file", f"{path} cannot be read: {error}") from None
+    try:
+        found: Any = (
+            [json.loads(x) for x in raw.splitlines() if x.strip()] if path.suffix == ".jsonl" else json.loads(raw)
+        )
+    except ValueError as error:
+        raise InvalidInput.field("--prompts-file", f"{path} is not what its name says: {error}") from None
+    if not isinstance(found, list):
+        raise InvalidInput.field("--prompts-file", f"{path} must hold a list")
+    texts = [text for item in found if (text := _text_of(item)) is not None][:limit]
+    if not texts:
+        raise InvalidInput.field("--prompts-file", f"{path} holds no prompt: expected conversations, texts, or prompt")
+    return texts
+
+
+def _text_of(item: Any) -> str | None:
+    if isinstance(item, Mapping):
+        turns = item.get("conversations")
+        if isinstance(turns, list):
+            first = turns[0] if len(turns) >= 2 else None
+            item = first.get("value") if isinstance(first, Mapping) else None
+        else:
+            item = item.get("prompt")
+    return item[:MAX_TEXT] if isinstance(item, str) and item.strip() else None
+
+
+def _check(body: Mapping[str, Any]) -> None:
+    try:
+        BenchmarkInput.model_validate(body)
+    except ValidationError as error:
+        found = tuple(
+            FieldError(f"--{str(e['loc'][0]).replace('_', '-')}", f"{e['msg']} ({e['input']!r})"[:300])
+            for e in error.errors()
+        )
+        raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
+
+
+def _to_the_end(runs: Runs, run: dict[str, Any]) -> dict[str, Any]:
+    """Waits for the run's end; Ctrl-C cancels it and waits for that."""
+    try:
+        while run["state"] in _ACTIVE:
+            run = runs.wait(run["id"], _WAIT_SECONDS)
+    except KeyboardInterrupt:
+        print("cancelling the run …", file=sys.stderr)
+        runs.cancel(run["id"])
+        while run["state"] in _ACTIVE:
+            run = runs.wait(run["id"], _WAIT_SECONDS)
+    return run
+
+
+def _write(path: Path, pieces: Iterator[str]) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as target:
+            target.writelines(pieces)
+    except OSError as error:
+        raise InvalidInput.field("--export", f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _where(options: BenchOptions) -> Iterator[Runs]:
+    if options.url is not None:
+        headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
+        try:
+            client = httpx.Client(base_url=options.url.rstrip("/") + "/api/v1", headers=headers, timeout=90.0)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise InvalidInput.field("--url", f"{options.url!r} is not an address: {error}") from None
+        with client:
+            yield _Remote(client)
+    else:
+        with command_services() as services:
+            services.runner.start()
+            try:
+                yield _Local(services)
+            finally:
+                services.runner.stop()
+
+
+class _Local:
+    """Runs in this process, on the data directory."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def engine_id(self, name_or_id: str) -> str:
+        return str(self._services.fleet.find("engine", name_or_id))
+
+    def start(self, body: dict[str, Any]) -> dict[str, Any]:
+        request = BenchmarkInput.model_validate(body)
+        return self._services.benchmark.start(request, actor=COMMAND_PRINCIPAL.actor).model_dump(mode="json")
+
+    def wait(self, run_id: str, seconds: float) -> dict[str, Any]:
+        return self._services.benchmark.get(int(run_id), wait=seconds).model_dump(mode="json")
+
+    def cancel(self, run_id: str) -> None:
+        self._services.benchmark.cancel(int(run_id), actor=COMMAND_PRINCIPAL.actor)
+
+    def export(self, run_id: str, form: str) -> Iterator[str]:
+        return self._services.benchmark.export(int(run_id), form)[0]
+
+
+class _Remote:
+    """Runs at a panel, through its API."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def engine_id(self, name_or_id: str) -> str:
+        """A name wins over an id, as in every command."""
+        token: str | None = None
+        ids: set[str] = set()
+        while True:
+            params = {"page_size": "500", **({"page_token": token} if token else {})}
+            page = self._call("GET", "/engines", params=params).json()
+            for engine in page["items"]:
+                if engine["name"] == name_or_id:
+                    return str(engine["id"])
+                ids.add(engine["id"])
+            token = page["next_page_token"]
+            if token is None:
+                break
+        if name_or_id in ids:
+            return name_or_id
+        raise NotFound.of("engine", name_or_id)
+
+    def start(self, body: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self._call("POST", "/benchmark-runs", json=body).json()
+        return found
+
+    def wait(self, run_id: str, seconds: float) -> dict[str, Any]:
+        found: dict[str, Any] = self._call("GET", f"/benchmark-runs/{run_id}", params={"wait": str(seconds)}).json()
+        return found
+
+    def cancel(self, run_id: str) -> None:
+        self._call("POST", f"/benchmark-runs/{run_id}/cancel")
+
+    def export(self, run_id: str, form: str) -> Iterator[str]:
+        yield self._call("GET", f"/benchmark-runs/{run_id}/export.{form}").text
+
+    def _call(self, method: str, path: str, **given: Any) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, **given)
+        except httpx.HTTPError as error:
+            raise PanelUnreachable(f"the panel at {self._client.base_url} does not answer: {error}") from None
+        if answer.status_code < 400:
+            return answer
+        told = _problem(answer)
+        if answer.status_code == 404:
+            raise NotFound(told)
+        if answer.status_code in (400, 413, 422):
+            raise InvalidInput(told)
+        raise PanelUnreachable(f"the panel answered {answer.status_code}: {told}")
+
+
+def _problem(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:300]
