@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "odd-words": {
         "engine": {
             "model": '/models/it\'s $HOME `id` 100% \\ "x"',
-            "extra_args": ["--chat-template", "a $b %c 'd'"],
+            "extra_args": ["--revision", "a $b %c 'd'"],
             "environment": {"NOTE": '50% of $PATH "quoted"'},
         }
     },
