@@ -121,7 +121,7 @@ class Conduct:
         try:
             await self._ask_all(data, side, items, salt, engines, sending)
         except RunStopped:
-            data.tokens = split(data.requests, None, None, l0_empty=False, has_cache=side.server is not None)
+            data.tokens = split(data.requests, None, None, l0_empty=False, has_cache=side.engines[0].has_cache)
             raise
         if self.watch.trouble is not None:
             raise RunStopped(self.watch.trouble)
@@ -133,7 +133,7 @@ class Conduct:
         self._foreign(data, engines, deltas, of_server, where)
         self._failed(data, where)
         data.tokens = split(
-            data.requests, add_deltas(deltas), of_server, l0_empty=l0_empty, has_cache=side.server is not None
+            data.requests, add_deltas(deltas), of_server, l0_empty=l0_empty, has_cache=side.engines[0].has_cache
         )
         return data
 

@@ -11,7 +11,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.acceptance.tables import RestartHook
-from app.benchmark.fill import Filler
+from app.benchmark.fill import sweep
 from app.benchmark.forms import SALT_PREFIX
 from app.benchmark.ports import Fleet, Openers, Pace, RecordRemover
 from app.benchmark.recorder import Recorder
@@ -94,16 +94,9 @@ class Execution:
             row = session.get(BenchmarkRun, run_id)
         if row is None or row.form != "lookup" or row.server_id is None:
             return
-        engine = ((row.snapshots.get("b") or {}).get("before") or {}).get("engine") or {}
-        stores = self._stores(row.server_id)
-        wanted = (row.request.get("lookup") or {}).get("records") or []
-        if not stores or not wanted or not engine:
-            return
-        ranks = engine.get("world_size") or 1
-        model = engine.get("model_root") or engine.get("served_model") or ""
-        salt = f"{SALT_PREFIX}{row.run_key}-fill"
         try:
-            Filler(stores[0].path, model, ranks << 24 | ranks << 8, salt).remove(max(wanted))
+            for store in self._stores(row.server_id):
+                sweep(store.path, f"{SALT_PREFIX}{row.run_key}-fill")
         except TierkeeperError as error:
             log.warning("benchmark.fill_left", run=run_id, reason=error.detail)
 

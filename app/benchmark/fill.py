@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.errors import StoreError
-from app.lmcache.object_keys import ObjectKey, format_name
+from app.lmcache.object_keys import ObjectKey, format_name, parse_name
 from app.records.store_dir import StoreDirectory
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,28 +53,43 @@ class Filler:
                     ) from error
                 self.written = number + 1
 
-    def remove(self, upper: int | None = None) -> int:
-        """Takes our files away; `upper` names how many there may be where this process did not write them."""
+    def remove(self) -> int:
+        """Takes away what this process wrote."""
         gone = 0
         with StoreDirectory.open(self.path) as directory:
-            for name in self._names(self.written if upper is None else upper):
-                try:
-                    found = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
-                    if stat.S_ISREG(found.st_mode) and found.st_size == 0 and found.st_nlink == 1:
-                        os.unlink(name, dir_fd=directory.fd)
-                        gone += 1
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    raise StoreError(
-                        f"an empty record cannot be removed from {self.path!r}: {error.strerror}"
-                    ) from error
+            for number in range(self.written):
+                gone += _unlink(directory, self._name(number))
         self.written = 0
         return gone
-
-    def _names(self, count: int) -> Iterator[str]:
-        return (self._name(number) for number in range(count))
 
     def _name(self, number: int) -> str:
         digest = hashlib.blake2b(f"{self.salt} {number}".encode(), digest_size=32).digest()
         return format_name(ObjectKey(self.model_name, self.kv_rank, 0, digest, self.salt))
+
+
+def sweep(path: str, salt: str) -> int:
+    """Takes away what a process that is gone left under a fill salt. Raises StoreError."""
+    gone = 0
+    with StoreDirectory.open(path) as directory:
+        for folder, entries in directory.walk_entries():
+            for name, facts in entries:
+                if folder or facts.st_size or salt not in name:
+                    continue
+                parsed = parse_name(name)
+                if parsed is not None and parsed.cache_salt == salt:
+                    gone += _unlink(directory, name)
+    return gone
+
+
+def _unlink(directory: StoreDirectory, name: str) -> bool:
+    """Removes one of our files, if it is still what we wrote: empty, regular, with one link."""
+    try:
+        found = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or found.st_size or found.st_nlink != 1:
+            return False
+        os.unlink(name, dir_fd=directory.fd)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"an empty record cannot be removed from {directory.path!r}: {error.strerror}") from error
+    return True

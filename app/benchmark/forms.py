@@ -51,7 +51,7 @@ class Work:
     pace: Pace
     prefix_cache: str
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    restart: Callable[[Side, str], Awaitable[None]] | None = None
+    restart: Callable[[Side], Awaitable[None]] | None = None
     filler: Filler | None = None
     findings: list[Finding] = field(default_factory=list)
 
@@ -205,7 +205,7 @@ async def restarts(work: Work) -> None:
             ("empty_store", items, work.salt(side, repeat, fresh=True)),
         )
         for name, prompts, used in steps:
-            await work.restart(side, name)
+            await work.restart(side)
             data = await work.conduct.phase(
                 side,
                 repeat,

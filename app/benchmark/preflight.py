@@ -17,6 +17,9 @@ from app.lmcache.polling import ServerReading
 from app.vllm.client import VLLMClient
 from app.vllm.polling import EngineReading
 
+#: Forms that cannot do without a cache server.
+NEED_SERVER = ("restart", "accumulation", "lookup")
+
 
 def usable_engine(name: str, reading: EngineReading) -> None:
     """Raises RunStopped for an engine that cannot be measured at all."""
@@ -26,6 +29,19 @@ def usable_engine(name: str, reading: EngineReading) -> None:
     if not reading.models:
         text = f"the engine {name} lists no model: {reading.models_reason or 'the list is empty'}"
         raise RunStopped(Finding("no_model", "error", text, fixes.ENGINE_DOWN))
+
+
+def has_connector(reading: EngineReading) -> bool | None:
+    """Whether an engine that has answered at least one prompt has a KV connector; None where it does not tell.
+
+    With one, every prompt's tokens that the GPU cache lacks are asked for outside, and counted so.
+    """
+    metrics = reading.metrics
+    if (reading.facts is not None and reading.facts.kv_connector) or (metrics is not None and metrics.in_process):
+        return True
+    if metrics is None or not metrics.prompt_tokens:
+        return None
+    return metrics.lookup_seconds_count is not None or bool(metrics.external_queries)
 
 
 def usable_server(name: str, reading: ServerReading) -> None:
@@ -41,11 +57,10 @@ def usable_server(name: str, reading: ServerReading) -> None:
         raise RunStopped(Finding("not_registered", "invalid", text, fixes.NOT_REGISTERED))
 
 
-def check_plan(request: BenchmarkInput, plan: Plan, sides: Sequence[Side]) -> list[Finding]:
-    """Warnings about what is asked; raises RunStopped for what cannot work."""
-    found: list[Finding] = []
+def check_lengths(request: BenchmarkInput, plan: Plan, engines: Sequence[Engine]) -> None:
+    """Raises RunStopped for prompts that an engine does not take."""
     longest = max((p.tokens for p in (*plan.first, *plan.second)), default=0)
-    for engine in {e.target.id: e for side in sides for e in side.all_engines}.values():
+    for engine in engines:
         limit = engine.facts.max_model_len
         if limit is not None and longest + request.output_tokens > limit:
             text = (
@@ -53,6 +68,12 @@ def check_plan(request: BenchmarkInput, plan: Plan, sides: Sequence[Side]) -> li
                 f"of the engine {engine.target.name}"
             )
             raise RunStopped(Finding("prompt_too_long", "invalid", text, fixes.SHORTER))
+
+
+def check_plan(request: BenchmarkInput, plan: Plan, sides: Sequence[Side]) -> list[Finding]:
+    """Warnings about what is asked; raises RunStopped for what cannot work."""
+    found: list[Finding] = []
+    for engine in {e.target.id: e for side in sides for e in side.all_engines}.values():
         if engine.facts.running or engine.facts.waiting:
             text = (
                 f"the engine {engine.target.name} was serving {engine.facts.running or 0:g} requests when the run began"
@@ -65,6 +86,9 @@ def check_plan(request: BenchmarkInput, plan: Plan, sides: Sequence[Side]) -> li
             Finding("other_model", "invalid", f"the scenarios serve different models: {told}", fixes.SCOPE)
         )
     b = next(side for side in sides if side.name == "b")
+    if request.form in NEED_SERVER and b.server is None:
+        text = f"the engine {b.engines[0].target.name} uses no cache server, which the form {request.form} needs"
+        raise RunStopped(Finding("no_server", "invalid", text, fixes.NOT_REGISTERED))
     for reader in b.readers:
         if reader.facts.model_root != b.engines[0].facts.model_root:
             text = f"{reader.target.name} serves {reader.facts.model_root!r}, not the model that was stored"

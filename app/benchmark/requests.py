@@ -6,14 +6,13 @@ from typing import Any
 
 from app.benchmark.experiments import fill_in
 from app.benchmark.ports import Fleet
+from app.benchmark.preflight import NEED_SERVER
 from app.benchmark.schemas import BenchmarkInput
 from app.benchmark.shapes import Plan, own_prompts, plan
 from app.errors import InvalidInput, NotFound
 from app.fleet.targets import EngineTarget
 from app.paging import parse_id
 
-#: Forms that cannot do without a cache server.
-_NEED_SERVER = ("restart", "accumulation", "lookup")
 MAX_REQUESTS = 1_000_000
 
 
@@ -51,7 +50,7 @@ def _check_readers(request: BenchmarkInput, fleet: Fleet, engine: EngineTarget) 
 
 
 def _check_form(request: BenchmarkInput, engine: EngineTarget) -> None:
-    if request.form in _NEED_SERVER and engine.server_id is None:
+    if request.form in NEED_SERVER and engine.server_id is None:
         raise InvalidInput.field(
             "engine_id", f"engine {engine.name!r} is linked to no cache server, which {request.form} needs"
         )
@@ -63,7 +62,7 @@ def _check_form(request: BenchmarkInput, engine: EngineTarget) -> None:
         raise InvalidInput.field(
             "lookup", 'give the numbers of records, such as {"records": [1000], "allow_fill": true}'
         )
-    if request.baseline_engine_id is not None and request.form in _NEED_SERVER:
+    if request.baseline_engine_id is not None and request.form in NEED_SERVER:
         raise InvalidInput.field("baseline_engine_id", f"has no meaning in the form {request.form}; leave it out")
     if request.texts is not None and request.form not in ("two_pass", "request_rate"):
         raise InvalidInput.field("texts", f"has no meaning in the form {request.form}; leave it out")

@@ -38,11 +38,9 @@ class Restarter:
     pace: Pace
     log: Log
 
-    async def __call__(self, side: Side, phase: str) -> None:
-        """Before a phase. The cold start needs none where the engine has served nothing yet. Raises RunStopped."""
+    async def __call__(self, side: Side) -> None:
+        """Before every phase, so that all of them begin with a process of the same age. Raises RunStopped."""
         engine, server = side.engines[0], side.server
-        if phase == "cold_start" and await _untouched(engine):
-            return
         known: frozenset[str] = frozenset()
         if self.target != "engine" and server is not None:
             await self._restart_server(server)
@@ -114,12 +112,6 @@ class Restarter:
                 text = f"the engine {engine.target.name} did not register at the cache server again"
                 raise RunStopped(Finding("not_registered", "invalid", text, fixes.NOT_REGISTERED))
             await asyncio.sleep(self.pace.poll)
-
-
-async def _untouched(engine: Engine) -> bool:
-    """Whether the engine's process has served no prompt at all."""
-    metrics = await engine_metrics(engine)
-    return metrics is not None and metrics.prompt_tokens == 0
 
 
 async def _contexts(server: Server | None) -> frozenset[str]:

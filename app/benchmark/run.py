@@ -85,6 +85,8 @@ class Run:
         self._servers: dict[int, Server] = {}
         self._snapshots: dict[str, dict[str, Any]] = {}
         self._mode = "left"
+        request = given.request
+        self._asking = Asking(request.output_tokens, request.request_timeout_seconds, clock, self._pace)
         self.filler: Filler | None = None  # of the lookup form: what it wrote is to be taken away afterwards
         self.stop_filling = False
         self.outcome = Outcome()
@@ -111,16 +113,19 @@ class Run:
     async def _go(self, clients: AsyncExitStack) -> None:
         await self._recorder.stage("looking at engines and cache servers")
         sides = await self._sides(clients)
+        engines = list(self._engines.values())
+        preflight.check_lengths(self._in.request, self._in.plan, engines)
+        await self._vocabularies(engines)
+        await self._warm_up(engines)
+        await self._drop_guessed_links(engines)
         await self._look(sides, "before")
         self._findings += preflight.check_plan(self._in.request, self._in.plan, sides)
-        engines = list(self._engines.values())
         self._mode, found = await preflight.prefix_cache(self._in.request.prefix_cache, engines, self._pace)
         self._findings += found
-        await self._vocabularies(engines)
-        watch = Watch(list(self._servers.values()), self._pace)
+        used = {s.target.id: s for side in sides if (s := side.server) is not None}
+        watch = Watch(list(used.values()), self._pace)
         self._work = self._make_work(sides, watch)
         self._recorder.total = planned_requests(self._in.request, self._in.plan, len(sides))
-        await self._warm_up(engines)
         watching = asyncio.create_task(watch.run())
         try:
             await FORMS[self._in.request.form](self._work)
@@ -167,9 +172,9 @@ class Run:
             client = await clients.enter_async_context(self._open.vllm(target, at_once + _SPARE_CONNECTIONS))
             reading = await poll_engine(client)
             preflight.usable_engine(target.name, reading)
-            self._engines[target.id] = Engine(
-                target, client, read_facts(reading, None), Vocabulary(), server, can_reset=reading.reset_available
-            )
+            in_process = bool(reading.metrics and reading.metrics.in_process)
+            facts = read_facts(reading, None)
+            self._engines[target.id] = Engine(target, client, facts, Vocabulary(), server, in_process=in_process)
         return self._engines[target.id]
 
     async def _look(self, sides: list[Side], when: Literal["before", "after"]) -> None:
@@ -221,12 +226,20 @@ class Run:
                 text = f"the engine {engine.target.name} tells no token ids: prompts have about the length asked for"
                 self._findings.append(Finding("lengths_near", "note", text))
 
+    async def _drop_guessed_links(self, engines: list[Engine]) -> None:
+        """An engine without a connector uses no cache server: its link was only guessed from the model it serves."""
+        for engine in engines:
+            if engine.server is None or preflight.has_connector(await poll_engine(engine.client)) is not False:
+                continue
+            text = f"the engine {engine.target.name} has no KV connector: it is measured as an engine without a cache"
+            self._findings.append(Finding("no_connector", "note", text))
+            engine.server = None
+
     # the work
 
     def _make_work(self, sides: list[Side], watch: Watch) -> Work:
         given, request = self._in, self._in.request
-        asking = Asking(request.output_tokens, request.request_timeout_seconds, self._clock, self._pace)
-        conduct = Conduct(asking, watch, self._recorder)
+        conduct = Conduct(self._asking, watch, self._recorder)
         data = RunData(request.form, request.shape, [_info(side) for side in sides])
         work = Work(
             request=request,
@@ -258,7 +271,6 @@ class Run:
 
     async def _warm_up(self, engines: list[Engine]) -> None:
         """One request for each engine that counts nowhere: the first after a start differs."""
-        assert self._work is not None
         await self._recorder.stage("warming up")
         plan = self._in.plan
         sample = plan.first[0]
@@ -267,7 +279,7 @@ class Run:
             measured = await ask(
                 engine,
                 Planned("warm", pieces, text=sample.text),
-                self._work.conduct.asking,
+                self._asking,
                 side="warm",
                 repeat=0,
                 phase="warm",
@@ -330,8 +342,8 @@ def planned_requests(request: BenchmarkInput, plan: Plan, sides: int) -> int:
 
 
 def _info(side: Side) -> SideInfo:
-    cache: Literal["lmcache", "none", "new_salts"] = "none" if side.server is None else "lmcache"
-    titles = {"lmcache": "with the cache", "none": "without a cache server", "new_salts": "the cache of no use"}
+    cache: Literal["lmcache", "none", "new_salts"] = "lmcache" if side.engines[0].has_cache else "none"
+    titles = {"lmcache": "with the cache", "none": "without LMCache", "new_salts": "the cache of no use"}
     if side.fresh_salts:
         cache = "new_salts"
     names = tuple(e.target.name for e in side.all_engines)

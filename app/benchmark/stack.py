@@ -58,7 +58,17 @@ class Engine:
     vocabulary: Vocabulary
     server: Server | None
     start: float | None = None
-    can_reset: bool | None = None
+    in_process: bool = False  # LMCache runs inside the engine: there is no server to ask, and salts are ignored
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether LMCache stands behind it, as a server or inside."""
+        return self.server is not None or self.in_process
+
+    @property
+    def salts(self) -> bool:
+        """Whether a cache salt keeps prompts apart; else they carry a nonce."""
+        return not self.in_process and (self.server is None or self.server.salts)
 
 
 @dataclass
@@ -121,7 +131,7 @@ async def ask(
         max_tokens=asking.output_tokens,
         logprobs=None,
         seed=None,
-        cache_salt=salt if engine.server is None or engine.server.salts else None,
+        cache_salt=salt if engine.salts else None,
         ignore_eos=True,
         return_token_ids=False,
         tokens_as_ids=False,
@@ -167,7 +177,7 @@ async def ask(
 
 
 def _prompt(engine: Engine, planned: Planned, salt: str) -> str | list[int]:
-    nonce = salt if engine.server is not None and not engine.server.salts else ""
+    nonce = "" if engine.salts else salt
     if planned.text is not None:
         return f"[{nonce}] {planned.text}" if nonce else planned.text
     if engine.vocabulary.exact:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from app.benchmark.numbers import NoiseFloor, SpeedUp, reduction
+from app.benchmark.numbers import NoiseFloor, SpeedUp
 from app.benchmark.tokens import TierTokens
 
 Severity = Literal["invalid", "error", "warning", "note"]
@@ -93,7 +93,7 @@ def conclude(seen: Seen) -> Conclusion:
         f"{seen.median_b:,.1f} ms to the first token with the cache, {seen.median_a:,.1f} ms without"
         f" ({_times(ratio)}{_noise(noise)}). {came_back}"
     )
-    kind = _direction(ratio, noise)
+    kind = _direction(seen)
     if kind == "gain" and seen.tokens is not None and seen.tokens.external == 0 and not seen.tokens.l0:
         text = f"Faster, although no token came from any cache: A and B differ in something else. {told}"
         return Conclusion("undecided", text)
@@ -118,8 +118,7 @@ def _alone(seen: Seen, came_back: str) -> Conclusion:
         f"{seen.median_b:,.1f} ms to the first token in the measured pass, {seen.first_b:,.1f} ms in the first "
         f"({ratio:.2f} times{_noise(seen.noise)}). {came_back}"
     )
-    floor = seen.noise.relative if seen.noise is not None else 0.0
-    if abs(reduction(seen.first_b, seen.median_b) or 0.0) <= floor:
+    if abs(seen.first_b - seen.median_b) <= (seen.noise.absolute if seen.noise is not None else 0.0):
         return Conclusion("within_noise", f"No difference beyond the noise between the passes. {told}")
     kind: Literal["gain", "no_gain"] = "gain" if ratio > 1 else "no_gain"
     word = "Repeated prompts are answered sooner." if kind == "gain" else "Repeated prompts are not answered sooner."
@@ -131,25 +130,26 @@ def _use_once(seen: Seen, came_back: str) -> Conclusion:
     cost = 1 / seen.speed_up.value - 1
     how = f"{_times(seen.speed_up)}{_noise(seen.noise)}"
     told = f"{came_back} With the cache the first token takes {_signed(cost)} ({how})."
-    if _direction(seen.speed_up, seen.noise) == "gain":
+    if _direction(seen) == "gain":
         return Conclusion(
             "undecided", f"Faster although nothing recurs: A and B differ in something else than the cache. {told}"
         )
     return Conclusion("no_gain", f"No gain: nothing recurs, so the cache cannot help. {told}")
 
 
-def _direction(ratio: SpeedUp, noise: NoiseFloor | None) -> Literal["gain", "slower", "within_noise", "undecided"]:
+def _direction(seen: Seen) -> Literal["gain", "slower", "within_noise", "undecided"]:
     """Which way the difference goes: it must exceed the noise floor and, where there is an interval, lie outside it."""
+    ratio, noise = seen.speed_up, seen.noise
+    assert ratio is not None
+    assert seen.median_a is not None
+    assert seen.median_b is not None
     if noise is None and ratio.low is None:
         return "undecided"
-    floor = noise.relative if noise is not None else 0.0
     low = ratio.low if ratio.low is not None else ratio.value
     high = ratio.high if ratio.high is not None else ratio.value
-    if low > 1 and ratio.value > 1 + floor:
-        return "gain"
-    if high < 1 and 1 / ratio.value > 1 + floor:
-        return "slower"
-    return "within_noise"
+    if abs(seen.median_a - seen.median_b) <= (noise.absolute if noise is not None else 0.0) or low <= 1 <= high:
+        return "within_noise"
+    return "gain" if low > 1 else "slower"
 
 
 def _came_back(tokens: TierTokens | None) -> str:

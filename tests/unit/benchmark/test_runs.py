@@ -12,6 +12,7 @@ from sqlalchemy import select
 from app.benchmark.schemas import BenchmarkRunView, PhaseView
 from app.benchmark.tables import BenchmarkRun, BenchmarkSample
 from app.errors import Conflict, InvalidInput, NotFound
+from app.fleet.schemas import EnginePatch
 from app.sandbox import EngineSpec, Latency
 from tests.unit.benchmark.conftest import Panel, PanelMaker, config, with_and_without
 
@@ -88,6 +89,20 @@ def test_b_alone_says_what_is_missing(panel: Panel) -> None:
     assert [s.name for s in run.result.scenarios] == ["b"]
     assert run.result.ttft_ms is not None
     assert run.result.ttft_ms.median is not None
+
+
+def test_a_link_that_was_only_guessed_is_seen_through(make_panel: PanelMaker) -> None:
+    """An engine without a connector is linked to the one server that serves its model: it uses none all the same."""
+    panel = make_panel(engines=with_and_without())
+    panel.fleet.patch_engine(int(panel.engines[1]), EnginePatch(server_id=panel.servers[0]), actor="tester")
+    run = panel.run(baseline_engine_id=panel.engines[1], repeats=1)
+    assert run.verdict == "valid", run.findings
+    assert run.result is not None
+    assert [s.cache for s in run.result.scenarios] == ["none", "lmcache"]
+    assert run.result.only_the_connector is True
+    assert "no_connector" in codes(run, "note")
+    alone = panel.run(engine_id=panel.engines[1], form="accumulation")
+    assert codes(alone, "invalid") == ["no_server"]
 
 
 def test_the_same_engine_as_a_with_a_cache_of_no_use(panel: Panel) -> None:
@@ -422,7 +437,7 @@ def test_filling_needs_to_be_allowed(panel: Panel) -> None:
 def test_a_crash_of_a_lookup_run_is_tidied_up(panel: Panel) -> None:
     from app.benchmark.fill import Filler
 
-    run = panel.run(form="lookup", lookup={"records": [40], "lookups": 2, "allow_fill": True}, tokens=100)
+    run = panel.run(form="lookup", lookup={"records": [40], "lookups": 2}, tokens=100)
     key = run.salt_prefix.removeprefix("tk-").rstrip("-")
     filler = Filler(str(panel.store), "/models/tiny-llama", 1 << 24 | 1 << 8, f"tk-{key}-fill")
     filler.fill(30)
@@ -468,7 +483,6 @@ def test_restart_form_waits_for_whoever_restarts(make_panel: PanelMaker) -> None
 
 def test_restart_by_nobody_is_invalid(make_panel: PanelMaker) -> None:
     panel = make_panel()
-    panel.run(repeats=1, contexts=1)  # the engine has served something: even the cold start needs a restart
     run = panel.run(form="restart", contexts=1, restart={"target": "engine", "wait_seconds": 1})
     assert run.verdict == "invalid"
     assert codes(run, "invalid") == ["not_restarted"]
