@@ -29,6 +29,7 @@ class HttpTierCalls:
             l1_objects=status.l1_object_count,
             process_start=start,
             reap_timeout=status.reap_timeout_seconds,
+            stores_waiting=_plus(status.store_pending, status.store_in_flight),
         )
 
     async def delete_l1(self, server: ServerTarget, keys: Sequence[ObjectKey]) -> Dropped:
@@ -47,6 +48,10 @@ class HttpTierCalls:
         """The start of the engine's process, None when its metrics do not tell."""
         async with _engine(engine) as client:
             return (await client.metrics()).process_start_time
+
+
+def _plus(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
 
 
 def _server(target: ServerTarget) -> LMCacheClient:

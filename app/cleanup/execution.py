@@ -103,9 +103,12 @@ class RunExecutor:
                 self._save(run.id, free_bytes_before=before)
                 deps = self._deps(context, run, plan, spec, root, lock, tally)
                 passes = RemovalPass(deps)
-                cleared = self._remove(context, store, deps, passes, steps)
-                keep_reserve(root)
-                after = root.free_bytes()
+                try:
+                    cleared = self._remove(context, store, deps, passes, steps)
+                finally:
+                    keep_reserve(root)
+                    after = root.free_bytes()
+                    self._save(run.id, free_bytes_after=after)
         finally:
             tell_removed(self._db, self._inventory, run.id)
         self._finish(run, plan, tally, cleared, before, after)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sqlalchemy import Table, delete, insert, update
+from sqlalchemy import Table, delete, insert, select, update
 
 from app.cleanup.advice import check_use_is_visible, warnings_for
 from app.cleanup.chunks import CHUNK, ChunkWriter
@@ -20,11 +20,12 @@ from app.cleanup.plan import Planner, StoreFacts, Summary
 from app.cleanup.policy import PolicySpec, parse_filter_spec, parse_spec
 from app.cleanup.ports import Inventory
 from app.cleanup.quarantine import quarantined_bytes
-from app.cleanup.tables import Plan, PlanChunk
+from app.cleanup.tables import CleanupRun, Plan, PlanChunk
 from app.clock import Clock
 from app.database import Database
 from app.errors import NotFound
 from app.fleet.service import FleetService
+from app.scheduling.work import ACTIVE_STATES
 
 #: A plan can be run for this long.
 EXPIRES_SECONDS = 3600.0
@@ -140,7 +141,7 @@ class PlanMaker:
             facts = StoreFacts(
                 records=totals.records,
                 bytes=totals.bytes,
-                quarantine_bytes=quarantined_bytes(root),
+                quarantine_bytes=quarantined_bytes(root, known_quarantine(self._db, store_id)),
                 fs_total=space.total if space else None,
                 fs_used=space.used if space else None,
                 fs_free=space.free if space else None,
@@ -153,6 +154,21 @@ class PlanMaker:
                 adapter_evicts=serving.adapter_evicts,
             )
             return facts, root.inode
+
+
+def known_quarantine(db: Database, store_id: int) -> dict[str, int]:
+    """Bytes that wait of each run of this panel, by folder; runs that re-created records came into have no entry.
+
+    Those have a second folder, and how their bytes lie in the two is not kept: they are measured.
+    """
+    several = select(CleanupRun.id).join(PlanChunk, PlanChunk.plan_id == CleanupRun.plan_id).where(PlanChunk.round > 1)
+    query = select(CleanupRun.folder, CleanupRun.waiting_bytes).where(
+        CleanupRun.store_id == store_id,
+        CleanupRun.state.not_in(ACTIVE_STATES),
+        CleanupRun.id.not_in(several),
+    )
+    with db.read() as session:
+        return {str(folder): int(size) for folder, size in session.execute(query)}
 
 
 def spec_of(body: Mapping[str, Any]) -> PolicySpec:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,6 +252,6 @@ def _remove_directories(root: StoreRoot, path: bytes) -> None:
         os.close(fd)
 
 
-def quarantined_bytes(root: StoreRoot) -> int:
-    """Bytes of everything that waits, of whatever run."""
-    return sum(measure(root, folder).bytes for folder in list_folders(root))
+def quarantined_bytes(root: StoreRoot, known: Mapping[str, int]) -> int:
+    """Bytes of everything that waits, of whatever run; `known` are those of this panel's runs, by folder."""
+    return sum(known[folder] if folder in known else measure(root, folder).bytes for folder in list_folders(root))

@@ -229,6 +229,20 @@ class StepView(ApiModel):
     at: str
 
 
+class HitRateAround(ApiModel):
+    """Token hit rate of the store's servers in the hour before a run and in the hour after it (as far as it has gone).
+
+    Ratios 0..1; null with the reason where there was no traffic or nothing was measured.
+    """
+
+    before: float | None
+    after: float | None
+    before_reason: str | None
+    after_reason: str | None
+    from_time: str
+    to_time: str
+
+
 class RunView(WorkView):
     """One execution of a plan. `removed` is what left the directory; `notes` say why the verdict and the way out."""
 
@@ -255,6 +269,8 @@ class RunView(WorkView):
     restored_records: int
     purged: Count
     purge_after: str | None
+    # On single runs only, not in lists.
+    hit_rate: HitRateAround | None = None
 
 
 class SelectionInput(InputModel):

@@ -36,6 +36,7 @@ from app.scheduling.runner import WorkKind, WorkRunner
 from app.scheduling.service import SchedulingService
 from app.scheduling.work import ACTIVE_STATES
 from app.settings import Settings
+from app.telemetry.service import TelemetryService
 
 
 class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
@@ -56,6 +57,7 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
         scheduling: SchedulingService,
         settings: Settings | None = None,
         records: RecordsService | None = None,
+        telemetry: TelemetryService | None = None,
         inventory: Inventory | None = None,
         calls: TierCalls | None = None,
         sleep: Sleep = asyncio.sleep,
@@ -68,6 +70,7 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
         self._audit = audit
         self._fleet = fleet
         self._scheduling = scheduling
+        self._telemetry = telemetry
         if inventory is None:
             if records is None:
                 raise TypeError("give records or inventory")

@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from app.cleanup.chunks import read_chunks
+from app.cleanup.hit_rate import around
 from app.cleanup.recovery import Recovery
 from app.cleanup.schemas import EpisodeView, ItemView, RunView
 from app.cleanup.service_base import ServiceBase
@@ -20,12 +21,18 @@ from app.errors import Conflict, NotFound
 from app.scheduling.runner import owner_alive, request_cancel
 from app.scheduling.schemas import Page
 from app.scheduling.work import ACTIVE_STATES, INTERRUPTED, RUNNING, SUCCEEDED
+from app.telemetry.service import TelemetryService
+
+#: Plans that nobody ran, and the records of runs, are kept this long (seconds).
+IDLE_PLANS_SECONDS = 7 * 86_400.0
+RECORDS_SECONDS = 90 * 86_400.0
 
 
 class RunMethods(ServiceBase):
     """Part of CleanupService."""
 
     _recovery: Recovery
+    _telemetry: TelemetryService | None
 
     def start_run(self, plan_id: int, *, actor: str) -> RunView:
         """Queues a plan's run. Raises NotFound; Conflict when the plan has expired, has run, or is not ready, or while
@@ -141,7 +148,18 @@ class RunMethods(ServiceBase):
     def get_run(self, run_id: int) -> RunView:
         """Raises NotFound."""
         with self._db.read() as session:
-            return self._run_view(session, self._run_row(session, run_id))
+            row = self._run_row(session, run_id)
+            view = self._run_view(session, row)
+        if self._telemetry is None or row.started_at is None or row.finished_at is None:
+            return view
+        try:
+            servers = self._fleet.store_target(row.store_id).server_ids
+        except NotFound:
+            return view
+        view.hit_rate = around(
+            self._telemetry, servers, started=row.started_at, finished=row.finished_at, now=self._clock()
+        )
+        return view
 
     def list_runs(
         self, *, page_size: int, page_token: str | None, store_id: int | None = None, policy_id: int | None = None
@@ -184,6 +202,30 @@ class RunMethods(ServiceBase):
             plan_id = self._run_row(session, run_id).plan_id
         chunks = read_chunks(self._db, plan_id) if plan_id is not None else iter(())
         return (item_view(chunk, row) for chunk in chunks for row in chunk.rows)
+
+    def retire(self, now: float) -> int:
+        """Forgets plans that were never run after a week, and the records of runs after the retention.
+
+        A run keeps its counts for ever; its records (what became of each) go when nothing of it waits in quarantine any
+        more. Returns how many plans went. For the scheduler, once an hour.
+        """
+        run_of = select(CleanupRun.plan_id).where(CleanupRun.plan_id.is_not(None))
+        idle = select(Plan.id).where(
+            Plan.state.not_in(ACTIVE_STATES), Plan.created_at < now - IDLE_PLANS_SECONDS, Plan.id.not_in(run_of)
+        )
+        told = select(CleanupRun.plan_id).where(
+            CleanupRun.plan_id.is_not(None),
+            CleanupRun.finished_at < now - RECORDS_SECONDS,
+            CleanupRun.waiting_records == 0,
+            CleanupRun.state.not_in(ACTIVE_STATES),
+            CleanupRun.store_id.not_in(select(CleanupEpisode.store_id).where(CleanupEpisode.closed_at.is_(None))),
+        )
+        with self._db.read() as session:
+            gone = {*session.scalars(idle), *session.scalars(told)}
+        for plan_id in sorted(p for p in gone if p is not None):
+            with self._db.write() as session:
+                session.execute(delete(Plan).where(Plan.id == plan_id))
+        return len(gone)
 
     def cancel_run(self, run_id: int, *, actor: str) -> RunView:
         """Stops between two records; what is in quarantine stays there."""

@@ -21,6 +21,7 @@ from app.lmcache.object_keys import ObjectKey, encode_model
 L1_DEADLINE = 60.0
 L0_DEADLINE = 120.0
 _POLL_SECONDS = 0.5
+_DRAIN_SECONDS = 10.0
 # Two readings of one process's start differ by rounding at most.
 _SAME_START = 1.0
 _CLOCK_MARGIN = 5.0
@@ -31,13 +32,17 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ServerGlance:
-    """One server as it is now. `models` are those with a registered context; None is unknown."""
+    """One server as it is now. `models` are those with a registered context; None is unknown.
+
+    `stores_waiting` counts objects on their way to L2: what was dropped from L1 may still be written.
+    """
 
     models: frozenset[str]
     engines_registered: int | None
     l1_objects: int | None
     process_start: float | None
     reap_timeout: float | None = None
+    stores_waiting: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +207,21 @@ class Tiers:
                 if not dropped.ok:
                     said = dropped.error or "no reason given"
                     return f"it failed: {said}", f"{server.name} could not clear its L1 ({said}): run again"
-            after = await self._calls.glance(server)
+            after = await self._drained(server)
         except TargetError as error:
             return await self._l1_excuse(server, error, mark)
-        return f"{asked} keys, {_objects(before)} objects before and {_objects(after)} after", None
+        left = f"; {after.stores_waiting} stores to L2 under way" if after.stores_waiting else ""
+        return f"{asked} keys, {_objects(before)} objects before and {_objects(after)} after{left}", None
+
+    async def _drained(self, server: ServerTarget) -> ServerGlance:
+        """The server once its queue of stores is empty; with steady traffic it never is, so not for long."""
+        deadline = self._clock() + _DRAIN_SECONDS
+        glance = await self._calls.glance(server)
+        while glance.stores_waiting and self._clock() < deadline:
+            self._beat()
+            await self._sleep(_POLL_SECONDS)
+            glance = await self._calls.glance(server)
+        return glance
 
     async def _l1_excuse(self, server: ServerTarget, error: TargetError, mark: Mark) -> tuple[str, str | None]:
         if error.http_status not in (400, 404, 405):

@@ -154,6 +154,7 @@ class FakeCalls:
     engine_start: float | None = START - 1000
     server_start: float | None = START - 1000
     registered: int | None = 1
+    stores_waiting: int = 0
     down: set[str] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
     on_reset: Callable[[], None] = lambda: None
@@ -165,7 +166,9 @@ class FakeCalls:
 
     async def glance(self, server: ServerTarget) -> ServerGlance:
         self._up("server")
-        return ServerGlance(self.served, self.registered, len(self.l1), self.server_start, 120.0)
+        if self.stores_waiting:
+            self.stores_waiting -= 1
+        return ServerGlance(self.served, self.registered, len(self.l1), self.server_start, 120.0, self.stores_waiting)
 
     async def delete_l1(self, server: ServerTarget, keys: Sequence[ObjectKey]) -> Dropped:
         self._up("server")

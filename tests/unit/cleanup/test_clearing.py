@@ -110,6 +110,17 @@ class TestPolling:
         assert world.run(WRONG).verdict == "succeeded"
         assert world.calls.log[:4] == ["l1 1"] * 4
 
+    def test_stores_under_way_are_waited_for_but_not_for_ever(self, world: World) -> None:
+        world.fill(1, cls=OTHER)
+        world.calls.stores_waiting = 8
+        assert world.run(WRONG).verdict == "succeeded"
+        assert 0 < world.slept < 10
+        world.fill(1, cls=OTHER, first=5)
+        world.calls.stores_waiting = 10**6
+        run = world.run(WRONG)
+        assert run.verdict == "succeeded"
+        assert "stores to L2 under way" in run.steps[1].detail
+
     def test_objects_locked_for_ever(self, world: World) -> None:
         world.fill(1, cls=OTHER)
         world.calls.locked = 10**6

@@ -274,6 +274,24 @@ class TestLists:
         assert (job.state, job.records) == ("succeeded", 0)
 
 
+class TestRetention:
+    def test_plans_that_nobody_ran_and_records_of_old_runs_go(self, world: World) -> None:
+        world.fill(2, cls=("corrupt", "short"))
+        idle = world.plan(CORRUPT)
+        run = world.run(CORRUPT)
+        waiting = int(run.id)
+        assert world.service.retire(world.clock() + 86_400) == 0
+        assert world.service.retire(world.clock() + 8 * 86_400) == 1
+        with pytest.raises(NotFound):
+            world.service.get_plan(int(idle.id))
+        assert world.service.retire(world.clock() + 100 * 86_400) == 0, "its records wait in quarantine"
+        world.service.purge(waiting, None, actor="test")
+        assert world.service.retire(world.clock() + 100 * 86_400) == 1
+        kept = world.service.get_run(waiting)
+        assert (kept.plan_id, kept.removed.records, kept.purged.records) == (None, 2, 2)
+        assert list(world.service.export_run_records(waiting)) == []
+
+
 def test_a_store_with_an_active_run_is_not_forgotten(world: World) -> None:
     assert isinstance(world.fleet, FleetService)
     policy = world.policy(CORRUPT)
