@@ -5,8 +5,8 @@ product's own services over a data directory of their own; planning over an inve
 to be there), removal over real files, in quarantine and by deletion, with journal, re-check and re-classification.
 ``find`` deletes the same number of files of the same names and sizes, in the same run and on the same file system.
 
-Budgets: planning at 1,000,000 records at most 3 s of CPU; removal at most 4 × find; memory flat. Exit status 1 if one is
-missed. Numbers are ratios where one can be had: a busy machine slows both sides.
+Budgets: planning at 1,000,000 records at most 3 s of CPU; removal at most 4 × find; memory flat. Exit status 1 if one
+is missed. Numbers are ratios where one can be had: a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def name_of(number: int) -> str:
 
 def fill_inventory(services: Services, records: int) -> None:
     """Rows as a scan would have left them: written over thirty days, every second one read since."""
-    inventory = Inventory.build(services.records.inventory_path(1))
+    inventory = Inventory.build(services.settings.data_dir / "inventory" / "store-1.db")
     inventory.db.execute("INSERT INTO owner VALUES (1, '', '', '-SEP-models-SEP-bench', 16777472, 0, 'data')")
     now = time.time_ns()
     step = 30 * DAY * 10**9 // records
@@ -211,13 +211,13 @@ def main() -> int:
         return 1 if over else 0
     for p in plans:
         print(
-            f"plan {p['plan']}: {p['planned']:,} of {options.plan_records:,} records in {p['cpu_seconds']:.2f} s of CPU "
-            f"(budget {PLAN_BUDGET_SECONDS:.0f} s at 1,000,000), memory +{p['grown_mb']:.0f} MB"
+            f"plan {p['plan']}: {p['planned']:,} of {options.plan_records:,} records "
+            f"in {p['cpu_seconds']:.2f} s of CPU (budget {PLAN_BUDGET_SECONDS:.0f} s at 1,000,000), memory +{p['grown_mb']:.0f} MB"
         )
     for r in removals:
         print(
-            f"{r['removal']}: {r['records']:,} records in {r['seconds']:.2f} s, find -delete {r['find_seconds']:.2f} s: "
-            f"ratio {r['ratio']:.2f} (budget {REMOVE_BUDGET:.0f}), CPU ratio {r['cpu_ratio']:.2f}, "
+            f"{r['removal']}: {r['records']:,} records in {r['seconds']:.2f} s, "
+            f"find -delete {r['find_seconds']:.2f} s: ratio {r['ratio']:.2f} (budget {REMOVE_BUDGET:.0f}), CPU ratio {r['cpu_ratio']:.2f}, "
             f"{r['microseconds_a_record']:.0f} µs a record, memory +{r['grown_mb']:.0f} MB"
         )
     return 1 if over else 0

@@ -116,6 +116,7 @@ class TestPolling:
         assert world.run(WRONG).verdict == "succeeded"
         assert 0 < world.slept < 10
         world.fill(1, cls=OTHER, first=5)
+        world.inventory.refresh(world.store_id, lambda: None)
         world.calls.stores_waiting = 10**6
         run = world.run(WRONG)
         assert run.verdict == "succeeded"
