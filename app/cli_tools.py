@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -137,35 +137,84 @@ def launch(
 
 
 def bench(
-    engine: Annotated[str, typer.Option(help="Engine with the cache (scenario B), by name or id.")],
-    baseline_engine: Annotated[str | None, typer.Option(help="Engine of scenario A, by name or id.")] = None,
-    reader: Annotated[list[str] | None, typer.Option(help="Engine that makes pass 2; repeatable.")] = None,
+    engine: Annotated[str, typer.Option(help="Scenario B: the engine with the cache, by name or id.")],
+    baseline_engine: Annotated[
+        str | None, typer.Option(help="Scenario A; the same engine as --engine measures it with a cache of no use.")
+    ] = None,
+    reader: Annotated[list[str] | None, typer.Option(help="Engines of the same server that make pass 2.")] = None,
     form: Annotated[str | None, typer.Option(help="two_pass, request_rate, restart, accumulation or lookup.")] = None,
-    shape: Annotated[str | None, typer.Option(help="repeat, one_document, system_prompt, … , use_once.")] = None,
-    contexts: Annotated[int | None, typer.Option(help="Contexts of the two-pass form.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of each prompt.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Measured runs; run 0 is its own row.")] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(help="repeat, one_document, system_prompt, multi_turn, code_base or use_once."),
+    ] = None,
+    contexts: Annotated[int | None, typer.Option(help="Documents, conversations or repositories.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of each.")] = None,
+    users: Annotated[int | None, typer.Option(help="Questions about each document.")] = None,
+    turns: Annotated[int | None, typer.Option(help="Turns of each conversation.")] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="Tokens of each answer.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Measured runs; run 0 comes on top.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Requests at a time.")] = None,
+    wait: Annotated[float | None, typer.Option(help="Seconds between the passes.")] = None,
+    prefix_cache: Annotated[
+        str | None, typer.Option(help="The engines' own prefix cache: auto, reset, left or off.")
+    ] = None,
+    empty_l1: Annotated[bool, typer.Option(help="Empty L1 of the run's own objects between the passes.")] = False,
+    noise_repeat: Annotated[bool, typer.Option(help="Repeat one scenario with nothing changed.")] = True,
     prompts: Annotated[int | None, typer.Option(help="Prompts of the request-rate form.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a second (Poisson arrivals).")] = None,
-    prompts_file: Annotated[Path | None, typer.Option(help="Prompts from a ShareGPT-style file.")] = None,
-    export: Annotated[list[Path] | None, typer.Option(help="Write the numbers; the ending chooses the form.")] = None,
-    tables: Annotated[bool, typer.Option(help="Print the tables in the shape of `vllm bench serve`.")] = False,
+    rate: Annotated[float | None, typer.Option(help="Requests per second, Poisson.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the arrival times.")] = None,
+    prompts_file: Annotated[
+        Path | None, typer.Option(help="Your own prompts: ShareGPT-style JSON, a list of texts, or JSON lines.")
+    ] = None,
+    experiment: Annotated[str | None, typer.Option(help="A published experiment, such as ab; fills in sizes.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Its sizes: scaled (default) or exact.")] = None,
+    restart: Annotated[str | None, typer.Option(help="Form restart: engine, server or both.")] = None,
+    restart_hook: Annotated[str | None, typer.Option(help="Restart hook by id; without one the run waits.")] = None,
+    records: Annotated[str | None, typer.Option(help="Form lookup: comma-separated numbers of records.")] = None,
+    allow_fill: Annotated[bool, typer.Option(help="Let empty record files be written into the store.")] = False,
+    hardware: Annotated[str | None, typer.Option(help="What the result holds for, in your words.")] = None,
+    image: Annotated[str | None, typer.Option(help="Image of scenario B.")] = None,
+    baseline_image: Annotated[str | None, typer.Option(help="Image of scenario A.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Seconds after which the run ends as invalid.")] = None,
+    keep_records: Annotated[bool, typer.Option(help="Leave the run's own records on disk.")] = False,
+    tables: Annotated[bool, typer.Option(help="Print the tables as vllm bench serve prints them.")] = False,
+    export: Annotated[
+        list[Path] | None, typer.Option(help="Write an export; the ending chooses .json, .md, .txt, .csv or .jsonl.")
+    ] = None,
     url: Url = None,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what the cache is worth. Exit: 0 valid, 1 invalid, 3 error."""
-    from app.commands.bench import BenchOptions
+    """Measure what the cache is worth. Exit: 0 a valid run, 1 an invalid one, 3 error."""
+    from app.commands.bench import BenchOptions, lookup_of, restart_of
     from app.commands.bench import bench as run
 
-    fields: dict[str, Any] = {
+    fields = {
         "form": form,
         "shape": shape,
         "contexts": contexts,
         "tokens": tokens,
+        "users": users,
+        "turns": turns,
+        "output_tokens": output_tokens,
         "repeats": repeats,
+        "concurrency": concurrency,
+        "wait_seconds": wait,
+        "prefix_cache": prefix_cache,
+        "empty_l1": empty_l1,
+        "noise_repeat": noise_repeat,
         "prompts": prompts,
         "rate": rate,
+        "seed": seed,
+        "experiment": experiment,
+        "experiment_mode": mode,
+        "restart": restart_of(restart, restart_hook),
+        "lookup": lookup_of(records, allow_fill=allow_fill),
+        "hardware": hardware,
+        "image": image,
+        "baseline_image": baseline_image,
+        "deadline_seconds": deadline,
+        "remove_records": not keep_records,
     }
     options = BenchOptions(
         engine=engine,

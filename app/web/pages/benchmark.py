@@ -167,6 +167,7 @@ def start_page(
     defaults = BenchmarkInput(engine_id=chosen)
     values: dict[str, object] = {name: getattr(defaults, name) for name in (*_WHOLE, *_DECIMAL, *_TEXT, *_CHECKS)}
     values |= {"engine_id": chosen, "form": "two_pass", "restart_target": "both", "lookup_records": "1000, 10000"}
+    values["experiment_mode"] = "scaled"
     if experiment in VARIANTS:
         fields = VARIANTS[experiment].fields
         values |= {"experiment": experiment, "experiment_mode": mode, "form": fields["form"]}
@@ -265,16 +266,18 @@ def run_page(frame: ViewerFrame, run_id: str) -> Response:
 def _strips(services: Services, run: BenchmarkRunView) -> tuple[list[Strip], list[Strip]]:
     """Every request's time to first token: the measured passes, and all others."""
     samples = services.benchmark.strips(int(run.id))
-    highest = max((ms for points in samples.values() for _, ms in points), default=0.0)
-    measured: list[Strip] = []
-    others: list[Strip] = []
     from_run = 1 if run.form == "two_pass" else 0
     shown = {"two_pass": ("second",), "request_rate": ("first", "second")}.get(run.form)
-    for (scenario, repeat, phase), points in samples.items():
-        strip = draw(f"{scenario.upper()}, run {repeat}, {phase_title(phase)}", points, highest)
-        counts = repeat >= from_run and (shown is None or phase in shown)
-        (measured if counts else others).append(strip)
+    rows: tuple[list[tuple[str, list[tuple[int, float]]]], ...] = ([], [])
+    for (scenario, repeat, phase), points in sorted(samples.items(), key=lambda item: item[0][:2]):
+        aside = not (repeat >= from_run and (shown is None or phase in shown))
+        rows[aside].append((f"{scenario.upper()}, run {repeat}, {phase_title(phase)}", points))
+    measured, others = ([draw(label, points, _highest(some)) for label, points in some] for some in rows)
     return measured, others
+
+
+def _highest(rows: Sequence[tuple[str, Sequence[tuple[int, float]]]]) -> float:
+    return max((ms for _, points in rows for _, ms in points), default=0.0)
 
 
 def _beside(services: Services, run: BenchmarkRunView) -> list[BesideView]:

@@ -28,13 +28,13 @@ class Strip:
 
 
 def draw(label: str, points: Sequence[tuple[int, float]], highest: float) -> Strip:
-    """A row of (position, milliseconds). Dots are strokes without length, so that stretching does not deform them."""
+    """A row of (position, milliseconds). Dots are strokes of almost no length: stretching does not deform them."""
     values = [ms for _, ms in points]
     last = max((position for position, _ in points), default=0)
     parts: list[str] = []
     for position, ms in sorted(points):
         x = WIDTH / 2 if last == 0 else 1 + position / last * (WIDTH - 2)
-        parts.append(f"M{x:.1f} {_y(ms, highest):.1f}h0")
+        parts.append(f"M{x:.1f} {_y(ms, highest):.1f}h.01")
     middle = quantile(values, 0.5)
     return Strip(
         label=label,

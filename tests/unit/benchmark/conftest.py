@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from app.audit.service import AuditService
@@ -24,6 +25,8 @@ from app.scheduling.runner import WorkRunner
 from app.schema import metadata  # noqa: F401  (all tables, for foreign keys)
 from app.settings import load_settings
 from app.vllm.client import CompletionAnswer, CompletionRequest, VLLMClient
+from tests.support.panel import Panel as WholePanel
+from tests.support.panel import running_panel
 
 PACE = Pace(poll=0.01, reset=0.5, stored=1.0, settle=0.02, counters=0.5, watch=0.02, registered=3.0)
 #: Enough that a computed prompt differs from one that came back, little enough that a suite takes seconds.
@@ -149,6 +152,64 @@ def make_panel(tmp_path: Path) -> Iterator[PanelMaker]:
 def panel(make_panel: PanelMaker) -> Panel:
     """One server, one engine, one store, all well."""
     return make_panel()
+
+
+# --- a whole panel, shared by the tests of REST, pages and the command
+
+Ids = dict[str, str]
+
+
+@pytest.fixture(scope="package")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxThread]:
+    with SandboxThread(tmp_path_factory.mktemp("sandbox"), engines=with_and_without(), config=config()) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholePanel]:
+    with running_panel(tmp_path_factory.mktemp("panel") / "var", POLL_SECONDS="3600") as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def api(whole: WholePanel) -> httpx.Client:
+    client = whole.client("admin")
+    client.base_url = httpx.URL(f"{whole.url}/api/v1")
+    return client
+
+
+@pytest.fixture(scope="package")
+def ids(api: httpx.Client, simulated: SandboxThread) -> Ids:
+    """Hostile names: every page must show them as text."""
+    server = api.post("/servers", json={"url": simulated.server_url, "name": "cache"}).json()
+    engine = api.post(
+        "/engines", json={"url": simulated.engine_urls[0], "name": "b<script>", "server_id": server["id"]}
+    ).json()
+    alone = api.post("/engines", json={"url": simulated.engine_urls[1], "name": "alone"}).json()
+    store = {"path": str(simulated.store_path), "server_id": server["id"], "temp_dir": ".tmp", "confirm": True}
+    assert api.post("/stores", json=store).status_code == 201
+    return {"engine": engine["id"], "alone": alone["id"]}
+
+
+def bench_body(ids: Ids, **fields: Any) -> dict[str, Any]:
+    small = {"contexts": 2, "tokens": 150, "output_tokens": 3, "repeats": 1, "noise_repeat": False}
+    return {"engine_id": ids["engine"], "baseline_engine_id": ids["alone"], **small, **fields}
+
+
+def ended(api: httpx.Client, location: str) -> dict[str, Any]:
+    found: dict[str, Any] = api.get(location.removeprefix("/api/v1"), params={"wait": "60"}).json()
+    assert found["state"] not in ("queued", "running"), found
+    return found
+
+
+@pytest.fixture(scope="package")
+def measured(api: httpx.Client, ids: Ids) -> dict[str, Any]:
+    started = api.post("/benchmark-runs", json=bench_body(ids), headers={"Idempotency-Key": "bench-1"})
+    assert started.status_code == 202, started.text
+    assert started.headers["location"] == f"/api/v1/benchmark-runs/{started.json()['id']}"
+    found = ended(api, started.headers["location"])
+    assert found["verdict"] == "valid", found["findings"]
+    return found
 
 
 def config(
