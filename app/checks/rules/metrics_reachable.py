@@ -48,6 +48,8 @@ class MetricsReachable(Check):
                 configured="off",
                 origin="/config of the server",
             )
+        if metrics is None and not server.reachable:
+            return self.unknown(server.name, "the server does not answer", **values)
         if metrics is None:
             return self.fail(
                 server.name,
@@ -100,6 +102,8 @@ class MetricsReachable(Check):
     def _engine(self, facts: Facts, engine: EngineSide) -> Finding:
         metrics = engine.metrics
         values = {"origin": "/metrics of the engine"}
+        if metrics is None and not engine.reachable:
+            return self.unknown(engine.name, "the engine does not answer", **values)
         if metrics is None:
             multiproc = engine.metrics_status == 500
             hint = "; 500 beside a healthy /health is PROMETHEUS_MULTIPROC_DIR on a network mount" if multiproc else ""

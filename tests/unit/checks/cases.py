@@ -497,6 +497,8 @@ CASES = [
         lambda: facts(server=None, engine=engine(metrics=None, metrics_reason="…", metrics_status=500)),
         "PROMETHEUS_MULTIPROC_DIR",
     ),
+    Case("metrics", "unknown", lambda: facts(engine=None, server=server(metrics=None, reachable=False)), "answer"),
+    Case("metrics", "unknown", lambda: facts(server=None, engine=engine(metrics=None, reachable=False)), "answer"),
     Case("metrics", "warn", lambda: facts(server=None, engine=engine(metrics={"external_queries": None}))),
     Case("metrics", "warn", lambda: _in_process("LMCACHE_LOCAL_CPU=True"), "lmcache:*"),
     Case("prometheus_port", "ok", facts),
