@@ -23,7 +23,6 @@ from app.cleanup.schemas import (
     PresetView,
     QuarantineJobView,
     QuarantineView,
-    RunBrief,
     RunView,
 )
 from app.errors import FieldError
@@ -31,190 +30,46 @@ from app.fleet.schemas import EngineView, ProbeView, ServerView, StoreView
 from app.records.schemas import EpochsView, EpochView, GrowthPointView, RecordDetail, RecordView, ScanView, SummaryView
 from app.scheduling.schemas import FiringView, ScheduleView
 from app.web.forms import FormState
+from app.web.models import (
+    Attention,
+    Crumb,
+    EngineVerdict,
+    Event,
+    FlowPicture,
+    Hop,
+    Lane,
+    NavItem,
+    NextCleanup,
+    PageContext,
+    Pin,
+    Shell,
+    SignedIn,
+    StoreCard,
+    Toast,
+    Trend,
+)
 from app.web.table_state import TableState
 
-# ---- the frame ----
-
-
-@dataclass(frozen=True)
-class NavItem:
-    """One entry of the side bar. `count` is shown when it is not 0; `kind` colours it."""
-
-    key: str
-    title: str
-    path: str
-    icon: str
-    hotkey: str = ""
-    count: int = 0
-    kind: str = "none"
-    count_means: str = ""
-
-
-@dataclass(frozen=True)
-class Crumb:
-    """One step of the breadcrumb; the last one has no path."""
-
-    title: str
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class Toast:
-    """A message about what was just done. kind: ok, warn, bad, info."""
-
-    kind: str
-    text: str
-    link_path: str = ""
-    link_title: str = ""
-
-
-@dataclass(frozen=True)
-class SignedIn:
-    """Who looks at the page."""
-
-    name: str
-    role: str
-
-    def may(self, role: str) -> bool:
-        """Whether the role suffices."""
-        order = ("viewer", "operator", "admin")
-        return order.index(self.role) >= order.index(role)
-
-
-@dataclass(frozen=True)
-class Shell:
-    """The frame of every page. `path` is the page's own address (without the prefix), which live parts ask again."""
-
-    user: SignedIn | None
-    nav: tuple[NavItem, ...]
-    current: str
-    crumbs: tuple[Crumb, ...]
-    path: str
-    base_url: str
-    theme: str = "auto"
-    toasts: tuple[Toast, ...] = ()
-    poll_seconds: int = 5
-    search: bool = False
-    version: str = ""
-
-
-@dataclass(frozen=True)
-class PageContext:
-    """Base of all contexts."""
-
-    shell: Shell
-
+__all__ = [  # the parts are named here too, so that a page imports one module
+    "Attention",
+    "Crumb",
+    "EngineVerdict",
+    "Event",
+    "FlowPicture",
+    "Hop",
+    "Lane",
+    "NavItem",
+    "NextCleanup",
+    "PageContext",
+    "Pin",
+    "Shell",
+    "SignedIn",
+    "StoreCard",
+    "Toast",
+    "Trend",
+]
 
 # ---- overview ----
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Something that is wrong, in a sentence an operator understands, its evidence and the next action."""
-
-    kind: str  # bad | warn | info | ok
-    icon: str
-    title: str
-    detail: str
-    action: str = ""
-    path: str = ""
-    since: str | None = None
-
-
-@dataclass(frozen=True)
-class Lane:
-    """One tier of the token picture: how much came from it, and how full it is."""
-
-    tier: str
-    note: str
-    share: float | None
-    tokens: int | None
-    reason: str
-    fill: float | None
-    mark: float | None
-    fill_text: str
-
-
-@dataclass(frozen=True)
-class Hop:
-    """One way of the stored bytes: recomputed to L1, L1 to L2, out of L1."""
-
-    text: str
-    value: str | None
-    reason: str
-    tier: str = ""
-
-
-@dataclass(frozen=True)
-class FlowPicture:
-    """The token picture as it is drawn. state: value, no_traffic, unknown."""
-
-    state: str
-    total_tokens: int | None
-    seconds: float | None
-    reason: str
-    sentence: str
-    shares: Mapping[str, float]
-    lanes: tuple[Lane, ...]
-    hops: tuple[Hop, ...]
-
-
-@dataclass(frozen=True)
-class Pin:
-    """A moment marked on a line: percent of its width and a sentence."""
-
-    x: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Event:
-    """One thing that happened. `what` picks the icon, `kind` the colour."""
-
-    at: str
-    what: str
-    kind: str
-    text: str
-    detail: str = ""
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class Trend:
-    """A number over time for a sparkline; equally spaced, None where nothing was known."""
-
-    points: tuple[float | None, ...]
-    seconds: float
-    pins: tuple[Pin, ...] = ()
-    layers: tuple[tuple[str, tuple[float | None, ...]], ...] = ()  # (tier, points), stacked; empty: one line
-
-
-@dataclass(frozen=True)
-class EngineVerdict:
-    """How an engine's last acceptance stands."""
-
-    engine: EngineView
-    latest: LatestView
-
-
-@dataclass(frozen=True)
-class StoreCard:
-    """A store and what is on it."""
-
-    store: StoreView
-    summary: SummaryView
-
-
-@dataclass(frozen=True)
-class NextCleanup:
-    """When and what the next cleanup does, and how the last one went."""
-
-    policy_id: str
-    policy_name: str
-    store_name: str
-    at: str | None
-    last: RunBrief | None
-    on_layout_change: bool = False
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def body_of(values: Values) -> tuple[dict[str, Any], dict[str, str]]:
     body = {
         "name": one(values, "name") or "",
         "store_id": one(values, "store_id") or "",
-        "enabled": "enabled" in values,
+        "enabled": bool(values.get("enabled")),
         "schedule": one(values, "schedule"),
         "timezone": one(values, "timezone") or "UTC",
         "select": select,
@@ -139,7 +139,7 @@ def _select_item(kind: str, values: Values) -> tuple[dict[str, Any], dict[str, s
         item["older_than"] = one(values, "temporary_older_than") or "1h"
         fields["older_than"] = "temporary_older_than"
     elif kind == "unused":
-        item |= {"for": one(values, "unused_for") or "", "age_only": "unused_age_only" in values}
+        item |= {"for": one(values, "unused_for") or "", "age_only": bool(values.get("unused_age_only"))}
         fields |= {"for": "unused_for", "age_only": "unused_age_only"}
     elif kind == "capacity":
         item |= {"high": one(values, "capacity_high") or "", "low": one(values, "capacity_low") or ""}

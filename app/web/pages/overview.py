@@ -11,6 +11,7 @@ from app.errors import TierkeeperError
 from app.fleet.schemas import EngineCreate, EngineView, ProbeRequest, ServerCreate, ServerView, StoreView
 from app.services import Services
 from app.web import formats, overview
+from app.web.attention import attention
 from app.web.contexts import (
     Crumb,
     EngineVerdict,
@@ -154,7 +155,7 @@ def overview_page(frame: ViewerFrame) -> Response:
         "overview.html",
         OverviewPage,
         "overview",
-        attention=overview.attention(servers, engines, cards, verdicts, services.cleanup.episodes()),
+        attention=attention(servers, engines, cards, verdicts, services.cleanup.episodes()),
         flow=overview.flow_picture(
             services.telemetry.token_flow(None), servers, engines, cards, hops(services, servers)
         ),

@@ -10,9 +10,12 @@ from typing import Any
 from app.errors import FieldError
 from app.web import contexts as c
 from app.web import overview
+from app.web.attention import attention
 from app.web.forms import FormState
 from app.web.style_page import style_page
 from app.web.table_state import TableState
+from tests.unit.web import acceptance_samples as a
+from tests.unit.web import records_samples as k
 from tests.unit.web import room_samples as r
 from tests.unit.web import samples as s
 
@@ -70,13 +73,13 @@ def _overview(odd: str) -> Pages:
         s.engine("3", "llama-70b" + odd, known=False),
     ]
     cards = [
-        c.StoreCard(s.store("1", "nvme-a" + odd), r.summary(odd=odd)),
-        c.StoreCard(s.store("2", "nfs-1" + odd, known=False), r.summary(scanned=False)),
+        c.StoreCard(s.store("1", "nvme-a" + odd), k.summary(odd=odd)),
+        c.StoreCard(s.store("2", "nfs-1" + odd, known=False), k.summary(scanned=False)),
     ]
     stale = s.latest("stale", run=s.run_view("9", at=30000), reason="dtype changed 14:02: bfloat16 to float16" + odd)
     verdicts = [
         c.EngineVerdict(engines[0], stale),
-        c.EngineVerdict(engines[1], s.latest("fresh", run=r.acceptance("8", engine_name="qwen-2" + odd))),
+        c.EngineVerdict(engines[1], s.latest("fresh", run=a.acceptance("8", engine_name="qwen-2" + odd))),
         c.EngineVerdict(engines[2], s.latest("never")),
     ]
     changes = [
@@ -87,7 +90,7 @@ def _overview(odd: str) -> Pages:
         [
             *(overview.health_event(x) for x in changes),
             *overview.layout_events(servers[:1]),
-            overview.acceptance_event(r.acceptance("8", engine_name="qwen-2" + odd)),
+            overview.acceptance_event(a.acceptance("8", engine_name="qwen-2" + odd)),
             overview.cleanup_event(r.run(odd=odd)),
         ],
         8,
@@ -98,7 +101,7 @@ def _overview(odd: str) -> Pages:
     ]
     full = c.OverviewPage(
         shell=shell(toasts=(c.Toast("ok", "Policy saved", "/cleanup", "Look at it"),) if odd else ()),
-        attention=overview.attention(servers, engines, cards, verdicts, [r.episode(odd)]),
+        attention=attention(servers, engines, cards, verdicts, [r.episode(odd)]),
         flow=overview.flow_picture(s.token_flow(), servers, engines, cards, HOPS),
         servers=servers,
         engines=engines,
@@ -116,11 +119,11 @@ def _overview(odd: str) -> Pages:
     )
     calm_servers = [s.server("1", "lmc-a" + odd)]
     calm_engines = [s.engine("1", "qwen-1" + odd)]
-    calm_cards = [c.StoreCard(s.store(), r.summary(clean=True))]
-    calm_verdicts = [c.EngineVerdict(calm_engines[0], s.latest("fresh", run=r.acceptance()))]
+    calm_cards = [c.StoreCard(s.store(), k.summary(clean=True))]
+    calm_verdicts = [c.EngineVerdict(calm_engines[0], s.latest("fresh", run=a.acceptance()))]
     calm = c.OverviewPage(
         shell=shell(),
-        attention=overview.attention(calm_servers, calm_engines, calm_cards, calm_verdicts),
+        attention=attention(calm_servers, calm_engines, calm_cards, calm_verdicts),
         flow=overview.flow_picture(s.token_flow("no_traffic"), calm_servers, calm_engines, calm_cards, ()),
         servers=calm_servers,
         engines=calm_engines,
@@ -136,7 +139,7 @@ def _overview(odd: str) -> Pages:
     )
     empty = c.OverviewPage(
         shell=shell(role="viewer"),
-        attention=overview.attention([], [], [], []),
+        attention=attention([], [], [], []),
         flow=overview.flow_picture(s.token_flow("unknown"), [], [], []),
         servers=[],
         engines=[],
@@ -175,7 +178,7 @@ def _charts(kind: str, ident: str) -> list[c.ChartSpec]:
 def _targets(odd: str) -> Pages:
     servers = [s.server("1", "lmc-a" + odd), s.server("3", "lmc-c" + odd, state="unreachable", usage=None, hit=None)]
     engines = [s.engine("1", "qwen-1" + odd), s.engine("3", "llama-70b" + odd, known=False, state="unreachable")]
-    cards = [c.StoreCard(s.store("1", "nvme-a" + odd), r.summary(odd=odd))]
+    cards = [c.StoreCard(s.store("1", "nvme-a" + odd), k.summary(odd=odd))]
     events = [overview.health_event(s.change("4", "lmc-a" + odd, None, "healthy", "answers" + odd, 7420))]
     flow = overview.flow_picture(s.token_flow(), servers[:1], engines[:1], cards, HOPS)
     unknown = overview.flow_picture(s.token_flow("unknown"), [], [], [])
@@ -207,7 +210,7 @@ def _targets(odd: str) -> Pages:
         (
             "engine",
             s.engine("1", "qwen-1" + odd, warnings=["no dev mode" + odd]),
-            s.latest("fresh", run=r.acceptance()),
+            s.latest("fresh", run=a.acceptance()),
         ),
         ("engine-down", engines[1], s.latest("never")),
     ]:
@@ -233,9 +236,9 @@ def _records(odd: str) -> Pages:
     form = FormState.of(dict.fromkeys(names, ""))
     epoch_form = FormState.of({"kind": "declare", "model_name": "", "effective_at": "", "reason": ""})
     cards = [
-        c.StoreCard(store, r.summary(odd=odd)),
+        c.StoreCard(store, k.summary(odd=odd)),
         c.StoreCard(
-            s.store("2", "nfs-1" + odd, usable=False, usable_reason="permission denied" + odd), r.summary(scanned=False)
+            s.store("2", "nfs-1" + odd, usable=False, usable_reason="permission denied" + odd), k.summary(scanned=False)
         ),
     ]
     filtered = state(*names, query={"class": "incompatible", "q": odd or "3fa9", "order": "-size_bytes"})
@@ -246,9 +249,9 @@ def _records(odd: str) -> Pages:
             shell(*head),
             store=store,
             summary=summary,
-            scans=[] if bare else [r.scan(), r.scan("2", state="failed", error="Permission denied" + odd)],
-            active_scan=r.scan("3", state="running") if active else None,
-            epochs=r.epochs(odd, empty=bare),
+            scans=[] if bare else [k.scan(), k.scan("2", state="failed", error="Permission denied" + odd)],
+            active_scan=k.scan("3", state="running") if active else None,
+            epochs=k.epochs(odd, empty=bare),
             growth=[],
             server_names={"1": "lmc-a" + odd},
             policies=[],
@@ -259,16 +262,16 @@ def _records(odd: str) -> Pages:
     return {
         "stores": ("stores.html", c.StoresPage(shell("stores", "/stores"), cards, {"1": "lmc-a"})),
         "stores-none": ("stores.html", c.StoresPage(shell("stores", "/stores", role="viewer"), [], {})),
-        "store": ("store.html", store_page(r.summary(odd=odd), active=False)),
-        "store-scanning": ("store.html", store_page(r.summary(odd=odd), active=True)),
-        "store-new": ("store.html", store_page(r.summary(scanned=False), active=False, bare=True)),
+        "store": ("store.html", store_page(k.summary(odd=odd), active=False)),
+        "store-scanning": ("store.html", store_page(k.summary(odd=odd), active=True)),
+        "store-new": ("store.html", store_page(k.summary(scanned=False), active=False, bare=True)),
         "records": (
             "records.html",
             c.RecordsPage(
                 shell(*head, "Records"),
                 store,
-                r.summary(odd=odd),
-                r.records(odd),
+                k.summary(odd=odd),
+                k.records(odd),
                 state(*names),
                 "next",
                 (103377, 10**12, True),
@@ -280,8 +283,8 @@ def _records(odd: str) -> Pages:
             c.RecordsPage(
                 shell(*head, "Records"),
                 store,
-                r.summary(),
-                r.records(odd)[:2],
+                k.summary(),
+                k.records(odd)[:2],
                 filtered,
                 None,
                 (100000, 10**12, False),
@@ -291,24 +294,24 @@ def _records(odd: str) -> Pages:
         "records-none": (
             "records.html",
             c.RecordsPage(
-                shell(*head, "Records"), store, r.summary(scanned=False), [], state(*names), None, None, form
+                shell(*head, "Records"), store, k.summary(scanned=False), [], state(*names), None, None, form
             ),
         ),
         "record": (
             "record.html",
-            c.RecordPage(shell(*head, "Record"), r.record_detail(odd), store, r.epochs(odd).items[0]),
+            c.RecordPage(shell(*head, "Record"), k.record_detail(odd), store, k.epochs(odd).items[0]),
         ),
         "record-bare": (
             "record.html",
-            c.RecordPage(shell(*head, "Record", role="viewer"), r.record_detail(odd, bare=True), store, None),
+            c.RecordPage(shell(*head, "Record", role="viewer"), k.record_detail(odd, bare=True), store, None),
         ),
         "quarantine": (
             "quarantine.html",
-            c.QuarantinePage(shell(*head, "Quarantine"), store, r.quarantine(odd), NONE, r.summary()),
+            c.QuarantinePage(shell(*head, "Quarantine"), store, r.quarantine(odd), NONE, k.summary()),
         ),
         "quarantine-none": (
             "quarantine.html",
-            c.QuarantinePage(shell(*head, "Quarantine"), store, r.quarantine("", empty=True), NONE, r.summary()),
+            c.QuarantinePage(shell(*head, "Quarantine"), store, r.quarantine("", empty=True), NONE, k.summary()),
         ),
     }
 
@@ -388,10 +391,10 @@ def _acceptance(odd: str) -> Pages:
     head = ("acceptance", "/acceptance")
     engines = [s.engine("1", "qwen-1" + odd), s.engine("2", "qwen-2")]
     runs = [
-        r.acceptance("8", odd=odd),
-        r.acceptance("9", verdict="fail", odd=odd),
-        r.acceptance("10", verdict="invalid", odd=odd),
-        r.acceptance("11", verdict=None, state="running", odd=odd),
+        a.acceptance("8", odd=odd),
+        a.acceptance("9", verdict="fail", odd=odd),
+        a.acceptance("10", verdict="invalid", odd=odd),
+        a.acceptance("11", verdict=None, state="running", odd=odd),
     ]
     verdicts = [c.EngineVerdict(engines[0], s.latest("stale", run=runs[0], reason="changed" + odd))]
     form = FormState.of(
@@ -417,7 +420,7 @@ def _acceptance(odd: str) -> Pages:
         "acceptance-none": ("acceptance.html", c.AcceptancePage(shell(*head), [], [], state("verdict"), None)),
         "acceptance-new": (
             "acceptance_start.html",
-            c.AcceptanceStartPage(shell(*head, "Start a run"), engines, form, r.estimate(odd)),
+            c.AcceptanceStartPage(shell(*head, "Start a run"), engines, form, a.estimate(odd)),
         ),
         "acceptance-new-wrong": (
             "acceptance_start.html",
@@ -427,7 +430,7 @@ def _acceptance(odd: str) -> Pages:
         ),
         "acceptance-compare": (
             "acceptance_compare.html",
-            c.AcceptanceComparePage(shell(*head, "Compare"), r.comparison(odd)),
+            c.AcceptanceComparePage(shell(*head, "Compare"), a.comparison(odd)),
         ),
     }
     for name, run in zip(("pass", "fail", "invalid", "running"), runs, strict=True):

@@ -1,36 +1,18 @@
-"""Views of the records, cleanup, acceptance and access rooms, for rendering pages."""
+"""Views of the cleanup, scheduling and access rooms, for rendering pages."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from app.acceptance.schemas import (
-    AcceptanceRunView,
-    ArmView,
-    CandidateView,
-    ComparisonView,
-    DivergenceView,
-    EstimateView,
-    FindingView,
-    LogprobView,
-    PairView,
-    RunComparisonView,
-    RunDifferenceView,
-    ScoreView,
-    SpeedupView,
-    StepView,
-    TtftView,
-)
 from app.audit.service import AuditView
 from app.auth.schemas import NewTokenView, TokenView, UserView
 from app.cleanup import schemas as cs
 from app.errors import FieldError, InvalidInput
 from app.fleet.schemas import ProbeView
-from app.records import schemas as rs
 from app.scheduling.schemas import FiringView, Progress, ScheduleView
 from app.web.contexts import ScheduleRow
 from app.web.forms import FormState
-from tests.unit.web.samples import ago, made, run_view
+from tests.unit.web.samples import ago, made
 
 HASH = "3fa91c02d4e85b7790aabbccddeeff00112233445566778899aabbccddeeff00"
 
@@ -39,7 +21,7 @@ def invalid(field: str, message: str) -> InvalidInput:
     return InvalidInput(f"{field}: {message}", errors=(FieldError(field, message),))
 
 
-def _work(ident: str, state: str, unit: str) -> dict[str, Any]:
+def work(ident: str, state: str, unit: str) -> dict[str, Any]:
     ended = state not in ("queued", "running")
     return {
         "id": ident,
@@ -51,258 +33,6 @@ def _work(ident: str, state: str, unit: str) -> dict[str, Any]:
         "finished_at": ago(640) if ended else None,
         "requested_by": "admin",
     }
-
-
-# ---- records ----
-
-
-def summary(*, scanned: bool = True, clean: bool = False, odd: str = "") -> rs.SummaryView:
-    mount = rs.MountView(
-        fs_type="xfs", mount_point="/srv/kv", access_times="relatime", volatile=bool(odd), block_size=4096
-    )
-    eviction = rs.EvictionView(
-        vanished_records=0,
-        vanished_bytes=0,
-        since=ago(900000) if scanned else None,
-        sentence="The fs adapter does not evict.",
-    )
-    if not scanned:
-        return rs.SummaryView(
-            store_id="1",
-            state="never_scanned",
-            records=None,
-            bytes=None,
-            by_class={},
-            by_reason={},
-            by_model=[],
-            filesystem=rs.FilesystemSummary(
-                total_bytes=None, free_bytes=None, inodes_free=None, reason="not looked yet"
-            ),
-            mount=rs.MountView(),
-            growth_bytes_per_hour=None,
-            growth_reason="needs two scans",
-            full_in_hours=None,
-            scanned_at=None,
-            scan_id=None,
-            classified_at=None,
-            allocated_bytes=None,
-            foreign_examples=[],
-            unreadable=[],
-            oldest_modified_at=None,
-            newest_modified_at=None,
-            eviction=eviction,
-            alarms=[],
-        )
-    classes = {"current": rs.Count(records=101_204, bytes=1_510_000_000_000)}
-    reasons = {}
-    if not clean:
-        classes |= {
-            "incompatible": rs.Count(records=1204, bytes=38_000_000_000),
-            "corrupt": rs.Count(records=37, bytes=410_000_000),
-            "temporary": rs.Count(records=3, bytes=44_000_000),
-            "unverified": rs.Count(records=918, bytes=84_000_000_000),
-            "foreign": rs.Count(records=11, bytes=1_200_000),
-        }
-        reasons = {
-            "other_layout": rs.Count(records=1204, bytes=38_000_000_000),
-            "short": rs.Count(records=36, bytes=410_000_000),
-            "empty": rs.Count(records=1, bytes=0),
-            "before_first_seen": rs.Count(records=918, bytes=84_000_000_000),
-        }
-    total = rs.Count(
-        records=sum(n.records for k, n in classes.items() if k != "foreign"),
-        bytes=sum(n.bytes for k, n in classes.items() if k != "foreign"),
-    )
-    return rs.SummaryView(
-        store_id="1",
-        state="scanned",
-        records=total.records,
-        bytes=total.bytes,
-        by_class=classes,
-        by_reason=reasons,
-        by_model=[
-            rs.ModelSummary(
-                model_name="/models/qwen2.5-7b" + odd,
-                world_size=1,
-                records=total.records,
-                bytes=total.bytes,
-                by_class=classes,
-            )
-        ],
-        filesystem=rs.FilesystemSummary(
-            total_bytes=2_600_000_000_000, free_bytes=612_000_000_000, inodes_free=158_000_000
-        ),
-        mount=mount,
-        growth_bytes_per_hour=7_400_000_000 if not clean else 0.0,
-        growth_reason=None,
-        full_in_hours=81.6 if not clean else None,
-        scanned_at=ago(640),
-        scan_id="1",
-        classified_at=ago(600),
-        allocated_bytes=total.bytes,
-        foreign_examples=["notes.txt" + odd] if not clean else [],
-        unreadable=[],
-        oldest_modified_at=ago(900000),
-        newest_modified_at=ago(30),
-        eviction=eviction,
-        alarms=["Two layouts write into this store: mixed layouts" + odd] if odd else [],
-    )
-
-
-def record(ident: str, klass: str, reason: str | None, odd: str, **over: Any) -> rs.RecordView:
-    values: dict[str, Any] = {
-        "id": ident,
-        "store_id": "1",
-        "name": f"-SEP-models-SEP-qwen2.5-7b@0x01000100@0@{HASH}.data{odd}",
-        "class_": klass,
-        "reason": reason,
-        "model_name": "/models/qwen2.5-7b" + odd,
-        "kv_rank": 0x01000100,
-        "world_size": 1,
-        "rank": 0,
-        "object_group_id": 0,
-        "chunk_hash": HASH,
-        "cache_salt": "tk-7-p3" + odd if klass == "current" else "",
-        "size_bytes": 14_680_064,
-        "modified_at": ago(90000),
-        "accessed_at": ago(4000),
-        "epoch_id": "2",
-    }
-    return made(rs.RecordView, values | over)
-
-
-def records(odd: str) -> list[rs.RecordView]:
-    return [
-        record("1", "current", None, odd),
-        record("2", "incompatible", "other_layout", odd, held=True),
-        record("3", "corrupt", "empty", odd, size_bytes=0),
-        record("4", "unreachable", "legacy_name", odd, object_group_id=None),
-        record("5", "temporary", None, odd),
-        record("6", "unverified", "before_first_seen", odd),
-    ]
-
-
-def record_detail(odd: str, *, bare: bool = False) -> rs.RecordDetail:
-    base = record(
-        "2", "unverified" if bare else "incompatible", "layout_unknown" if bare else "other_layout", odd
-    ).model_dump()
-    return rs.RecordDetail(
-        **base,
-        rule="C4",
-        sentence="Written in bfloat16 between 13:58 and 14:02; the engine now reads float16." + odd,
-        window=[] if bare else [ago(90010), ago(89990)],
-        candidates=[]
-        if bare
-        else [
-            rs.CandidateView(
-                fingerprint="b1d2770cf3e94410aabb",
-                layout={"dtype": "bfloat16"},
-                live=False,
-                verdict="different",
-                differences=[
-                    {
-                        "field": "dtype",
-                        "old": "bfloat16" + odd,
-                        "new": "float16",
-                        "kind": "hard",
-                        "meaning": "decides bytes",
-                    }
-                ],
-            ),
-            rs.CandidateView(fingerprint=None, layout=None, live=False, verdict="unknown", differences=[]),
-        ],
-        size_evidence=rs.SizeEvidenceView(
-            expected_bytes=None if bare else 14_680_064,
-            accepted_bytes=[14_680_064],
-            records=1204,
-            most_common_bytes=None if bare else 14_680_064,
-            most_common_share=None if bare else 0.998,
-            sentence="1,204 records of its kind; 99.8 % have 14,680,064 bytes." + odd,
-        ),
-        changed_at=ago(86000),
-        inode=4711,
-        judged_at=ago(600),
-    )
-
-
-def scan(ident: str = "1", *, state: str = "succeeded", error: str | None = None) -> rs.ScanView:
-    return rs.ScanView(
-        **(_work(ident, state, "files") | {"error": error}),
-        store_id="1",
-        rescan=True,
-        gentle=False,
-        files_seen=103_377,
-        records=103_366,
-        bytes=1_640_000_000_000,
-        allocated_bytes=1_640_000_000_000,
-        seconds=3.4 if state == "succeeded" else None,
-        files_per_second=30_400.0,
-        foreign=11,
-        foreign_examples=[],
-        added=212,
-        changed=0,
-        vanished=0,
-        vanished_bytes=0,
-        removed_by_runs=311,
-        unreadable=[],
-        clock_difference_seconds=0.01,
-        clock_measured=True,
-    )
-
-
-def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
-    def epoch(ident: str, kind: str, live: bool, **over: Any) -> rs.EpochView:
-        values: dict[str, Any] = {
-            "id": ident,
-            "kind": kind,
-            "model_name": "/models/qwen2.5-7b" + odd,
-            "world_size": 1,
-            "fingerprint": "3fa91c02d4e85b7790aa",
-            "layout": {"dtype": "float16" if live else "bfloat16", "chunk_size": 256},
-            "live": live,
-            "possible_from": ago(9000),
-            "certain_from": ago(8990),
-            "ended_at": None if live else ago(180),
-            "spans": [],
-            "changes": [
-                {
-                    "field": "dtype",
-                    "old": "bfloat16" + odd,
-                    "new": "float16",
-                    "kind": "hard",
-                    "meaning": "decides bytes",
-                }
-            ]
-            if live
-            else [],
-            "records": 311,
-            "bytes": 4_500_000_000,
-            "effective_at": None,
-            "reason": None,
-            "actor": None,
-            "created_at": ago(9000),
-        }
-        return made(rs.EpochView, values | over)
-
-    if empty:
-        return rs.EpochsView(items=[], alarms=[])
-    return rs.EpochsView(
-        items=[
-            epoch("2", "observed", True),
-            epoch("1", "observed", False),
-            epoch(
-                "d1",
-                "declare",
-                False,
-                layout=None,
-                fingerprint=None,
-                certain_from=None,
-                effective_at=ago(50),
-                reason="new weights" + odd,
-            ),
-        ],
-        alarms=["mixed layouts" + odd] if odd else [],
-    )
 
 
 # ---- cleanup ----
@@ -399,7 +129,7 @@ def policy_form(odd: str) -> FormState:
 
 
 def plan(*, state: str = "succeeded", odd: str = "", **over: Any) -> cs.PlanView:
-    values: dict[str, Any] = _work("12", state, "records") | {
+    values: dict[str, Any] = work("12", state, "records") | {
         "store_id": "1",
         "store_name": "nvme-a" + odd,
         "policy_id": "1",
@@ -471,7 +201,7 @@ def items(odd: str) -> list[cs.ItemView]:
 def run(
     ident: str = "41", *, state: str = "succeeded", verdict: str | None = "succeeded", odd: str = "", **over: Any
 ) -> cs.RunView:
-    values: dict[str, Any] = _work(ident, state, "records") | {
+    values: dict[str, Any] = work(ident, state, "records") | {
         "store_id": "1",
         "store_name": "nvme-a" + odd,
         "policy_id": "1",
@@ -506,7 +236,7 @@ def run(
 
 def job() -> cs.QuarantineJobView:
     return cs.QuarantineJobView(
-        **_work("5", "running", "records"),
+        **work("5", "running", "records"),
         run_id="41",
         store_id="1",
         kind="restore",
@@ -563,246 +293,6 @@ def episode(odd: str) -> cs.EpisodeView:
         run_ids=["41"],
         closed_at=None,
         closed_by_run_id=None,
-    )
-
-
-# ---- acceptance ----
-
-
-def _ttft(median: float) -> TtftView:
-    return TtftView(
-        count=3,
-        median=median,
-        mean=median * 1.01,
-        p90=median * 1.05,
-        p99=median * 1.06,
-        min=median * 0.99,
-        max=median * 1.06,
-    )
-
-
-def _arm(
-    name: str, median: float, *, local: int, l1: int, l2: int, compared: str | None, passed: bool | None, **over: Any
-) -> ArmView:
-    external = l1 + l2
-    values: dict[str, Any] = {
-        "name": name,
-        "title": name,
-        "engine": "qwen-1",
-        "state": "complete",
-        "requests": 3,
-        "failed_requests": 0,
-        "prompt_tokens": 24_000,
-        "local_tokens": local,
-        "external_tokens": external,
-        "expected_external_tokens": 19_296 if name.startswith("external") else 0,
-        "external_share": external / 19_296 if name.startswith("external") else None,
-        "too_short_requests": 0,
-        "too_short_share": 0.0,
-        "l1_hit_tokens": l1,
-        "l2_hit_tokens": l2,
-        "evidence_source": "per-request statistics",
-        "ttft_ms": _ttft(median),
-        "speedup": SpeedupView(median=1281 / median, low=1.9, high=2.0, confidence=0.75, pairs=3)
-        if name != "cold"
-        else None,
-        "score": ScoreView(metric="contains", value=1.0, scored=3),
-        "compared_to": compared,
-        "exact_matches": 3 if passed else 1,
-        "near_ties": 0,
-        "flips": 0 if passed else 2,
-        "refused": 0,
-        "logprob": LogprobView(
-            mean_abs_difference=0.002,
-            max_abs_difference=0.011 if passed else 1.62,
-            compared_tokens=480,
-            top1_agreement=1.0,
-        )
-        if compared
-        else None,
-        "passed": passed,
-    }
-    return made(ArmView, values | over)
-
-
-def acceptance(
-    ident: str = "8", *, verdict: str | None = "pass", state: str = "succeeded", odd: str = "", **over: Any
-) -> AcceptanceRunView:
-    good = verdict == "pass"
-    arms = [
-        _arm("cold", 1281.0, local=0, l1=0, l2=0, compared=None, passed=None),
-        _arm("warm", 84.0, local=23_900, l1=0, l2=0, compared="cold", passed=True),
-        _arm("external_l1", 655.0, local=0, l1=19_296, l2=0, compared="warm", passed=True),
-        _arm("external_l2", 702.0, local=0, l1=0, l2=19_296, compared="warm", passed=good),
-    ]
-    if verdict == "invalid":
-        arms[2:] = [
-            _arm(
-                "external_l1",
-                80.0,
-                local=0,
-                l1=0,
-                l2=0,
-                compared=None,
-                passed=None,
-                state="not_run",
-                local_tokens=None,
-                external_tokens=None,
-                external_share=None,
-                evidence_source="no reset" + odd,
-                ttft_ms=TtftView(
-                    count=0, median=None, mean=None, p90=None, p99=None, min=None, max=None, reason="not run"
-                ),
-                speedup=None,
-                score=None,
-                logprob=None,
-            )
-        ]
-    findings = {
-        "fail": [
-            FindingView(
-                code="answer_differs",
-                severity="fail",
-                arm="external_l2",
-                text="2 of 3 answers differ from warm" + odd,
-                fix="Clean the store.",
-            )
-        ],
-        "invalid": [
-            FindingView(
-                code="reset_unavailable",
-                severity="invalid",
-                arm=None,
-                text="The GPU cache could not be emptied" + odd,
-                fix="Start the engine with VLLM_SERVER_DEV_MODE=1.",
-            )
-        ],
-    }.get(verdict or "", [])
-    pair = PairView(
-        prompt="ledger-3" + odd,
-        outcome="flip",
-        reason="the first token differs by more than a near tie" + odd,
-        first_divergence=DivergenceView(
-            position=14,
-            token_a=" amber" + odd,
-            token_b=" harbour",
-            top_a=[CandidateView(token=" amber" + odd, logprob=-0.02), CandidateView(token=" harbour", logprob=-4.1)],
-            top_b=[CandidateView(token=" harbour", logprob=-0.4)],
-            gap_nats=4.08,
-        ),
-        mean_abs_difference=0.4,
-        max_abs_difference=1.62,
-        text_a="The codeword of room 7 is amber." + odd,
-        text_b="The codeword of room 7 is harbour.",
-    )
-    comparisons = (
-        [
-            ComparisonView(
-                arm="external_l2",
-                reference="warm",
-                pairs=3,
-                exact_matches=1,
-                near_ties=0,
-                flips=2,
-                drifts=0,
-                refused=0,
-                missing=0,
-                compared_tokens=480,
-                mean_abs_difference=0.4,
-                max_abs_difference=1.62,
-                top1_agreement=0.91,
-                score_pairs=None,
-                divergences=[pair],
-                divergences_left_off=1,
-            )
-        ]
-        if verdict == "fail"
-        else []
-    )
-    steps = [
-        StepView(
-            name="check",
-            title="Look at the engine and the server",
-            state="done",
-            detail="1 engine registered" + odd,
-            done=1,
-            total=1,
-            started_at=ago(690),
-            finished_at=ago(689),
-        ),
-        StepView(
-            name="cold",
-            title="Cold",
-            state="done" if verdict else "running",
-            detail="",
-            done=2,
-            total=3,
-            started_at=ago(689),
-            finished_at=ago(680) if verdict else None,
-        ),
-        StepView(
-            name="warm",
-            title="Warm",
-            state="done" if verdict else "waiting",
-            detail="",
-            done=0,
-            total=3,
-            started_at=None,
-            finished_at=None,
-        ),
-    ]
-    headline = {
-        "pass": "everything came back right",
-        "fail": "answers read from disk differ",
-        "invalid": "the engine could not be reset",
-    }
-    values: dict[str, Any] = {
-        "verdict": verdict,
-        "state": state,
-        "headline": (headline.get(verdict or "") or "") + odd if verdict else None,
-        "reasons": ["2 of 3 answers differ in external_l2." + odd] if verdict == "fail" else [],
-        "findings": findings,
-        "steps": steps,
-        "arms": arms if verdict else [],
-        "comparisons": comparisons,
-        "evidence": {
-            "noise_floor_nats": 0.0,
-            "smallest_fault": "0.9 nat" + odd,
-            "resets": [{"engine": "qwen-1", "success": True}],
-        }
-        if verdict
-        else {},
-        "request": {"engine_id": "1"},
-        "frozen": {"vllm": "0.32.0" + odd},
-        "waiting_for": None if verdict else "Restart qwen-1." + odd,
-    }
-    return run_view(ident, **(values | over))
-
-
-def estimate(odd: str) -> EstimateView:
-    return EstimateView(
-        arms=["cold", "warm", "external_l1", "external_l2"],
-        prompts=3,
-        requests=12,
-        prompt_tokens=96_000,
-        seconds=44.0,
-        disturbs=["The prefix cache of qwen-1 is reset 2 times." + odd],
-        warnings=["The engine is busy" + odd] if odd else [],
-    )
-
-
-def comparison(odd: str) -> RunComparisonView:
-    a, b = acceptance("8", odd=odd), acceptance("9", verdict="fail", odd=odd)
-    return RunComparisonView(
-        a=a,
-        b=b,
-        same_prompts=True,
-        differences=[RunDifferenceView(field="dtype", a="bfloat16" + odd, b=None)],
-        arms=[
-            {"name": "cold", "a": a.arms[0], "b": b.arms[0], "ttft_median_change": 0.012, "score_change": 0.0},
-            {"name": "mixed", "a": None, "b": a.arms[1], "ttft_median_change": None, "score_change": None},
-        ],
-        comparisons=[],
     )
 
 

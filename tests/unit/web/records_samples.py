@@ -1,0 +1,260 @@
+"""Views of the records room, for rendering pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.records import schemas as rs
+from tests.unit.web.room_samples import work
+from tests.unit.web.samples import ago, made
+
+HASH = "3fa91c02d4e85b7790aabbccddeeff00112233445566778899aabbccddeeff00"
+
+
+def summary(*, scanned: bool = True, clean: bool = False, odd: str = "") -> rs.SummaryView:
+    mount = rs.MountView(
+        fs_type="xfs", mount_point="/srv/kv", access_times="relatime", volatile=bool(odd), block_size=4096
+    )
+    eviction = rs.EvictionView(
+        vanished_records=0,
+        vanished_bytes=0,
+        since=ago(900000) if scanned else None,
+        sentence="The fs adapter does not evict.",
+    )
+    if not scanned:
+        return rs.SummaryView(
+            store_id="1",
+            state="never_scanned",
+            records=None,
+            bytes=None,
+            by_class={},
+            by_reason={},
+            by_model=[],
+            filesystem=rs.FilesystemSummary(
+                total_bytes=None, free_bytes=None, inodes_free=None, reason="not looked yet"
+            ),
+            mount=rs.MountView(),
+            growth_bytes_per_hour=None,
+            growth_reason="needs two scans",
+            full_in_hours=None,
+            scanned_at=None,
+            scan_id=None,
+            classified_at=None,
+            allocated_bytes=None,
+            foreign_examples=[],
+            unreadable=[],
+            oldest_modified_at=None,
+            newest_modified_at=None,
+            eviction=eviction,
+            alarms=[],
+        )
+    classes = {"current": rs.Count(records=101_204, bytes=1_510_000_000_000)}
+    reasons = {}
+    if not clean:
+        classes |= {
+            "incompatible": rs.Count(records=1204, bytes=38_000_000_000),
+            "corrupt": rs.Count(records=37, bytes=410_000_000),
+            "temporary": rs.Count(records=3, bytes=44_000_000),
+            "unverified": rs.Count(records=918, bytes=84_000_000_000),
+            "foreign": rs.Count(records=11, bytes=1_200_000),
+        }
+        reasons = {
+            "other_layout": rs.Count(records=1204, bytes=38_000_000_000),
+            "short": rs.Count(records=36, bytes=410_000_000),
+            "empty": rs.Count(records=1, bytes=0),
+            "before_first_seen": rs.Count(records=918, bytes=84_000_000_000),
+        }
+    total = rs.Count(
+        records=sum(n.records for k, n in classes.items() if k != "foreign"),
+        bytes=sum(n.bytes for k, n in classes.items() if k != "foreign"),
+    )
+    return rs.SummaryView(
+        store_id="1",
+        state="scanned",
+        records=total.records,
+        bytes=total.bytes,
+        by_class=classes,
+        by_reason=reasons,
+        by_model=[
+            rs.ModelSummary(
+                model_name="/models/qwen2.5-7b" + odd,
+                world_size=1,
+                records=total.records,
+                bytes=total.bytes,
+                by_class=classes,
+            )
+        ],
+        filesystem=rs.FilesystemSummary(
+            total_bytes=2_600_000_000_000, free_bytes=612_000_000_000, inodes_free=158_000_000
+        ),
+        mount=mount,
+        growth_bytes_per_hour=7_400_000_000 if not clean else 0.0,
+        growth_reason=None,
+        full_in_hours=81.6 if not clean else None,
+        scanned_at=ago(640),
+        scan_id="1",
+        classified_at=ago(600),
+        allocated_bytes=total.bytes,
+        foreign_examples=["notes.txt" + odd] if not clean else [],
+        unreadable=[],
+        oldest_modified_at=ago(900000),
+        newest_modified_at=ago(30),
+        eviction=eviction,
+        alarms=["Two layouts write into this store: mixed layouts" + odd] if odd else [],
+    )
+
+
+def record(ident: str, klass: str, reason: str | None, odd: str, **over: Any) -> rs.RecordView:
+    values: dict[str, Any] = {
+        "id": ident,
+        "store_id": "1",
+        "name": f"-SEP-models-SEP-qwen2.5-7b@0x01000100@0@{HASH}.data{odd}",
+        "class_": klass,
+        "reason": reason,
+        "model_name": "/models/qwen2.5-7b" + odd,
+        "kv_rank": 0x01000100,
+        "world_size": 1,
+        "rank": 0,
+        "object_group_id": 0,
+        "chunk_hash": HASH,
+        "cache_salt": "tk-7-p3" + odd if klass == "current" else "",
+        "size_bytes": 14_680_064,
+        "modified_at": ago(90000),
+        "accessed_at": ago(4000),
+        "epoch_id": "2",
+    }
+    return made(rs.RecordView, values | over)
+
+
+def records(odd: str) -> list[rs.RecordView]:
+    return [
+        record("1", "current", None, odd),
+        record("2", "incompatible", "other_layout", odd, held=True),
+        record("3", "corrupt", "empty", odd, size_bytes=0),
+        record("4", "unreachable", "legacy_name", odd, object_group_id=None),
+        record("5", "temporary", None, odd),
+        record("6", "unverified", "before_first_seen", odd),
+    ]
+
+
+def record_detail(odd: str, *, bare: bool = False) -> rs.RecordDetail:
+    base = record(
+        "2", "unverified" if bare else "incompatible", "layout_unknown" if bare else "other_layout", odd
+    ).model_dump()
+    return rs.RecordDetail(
+        **base,
+        rule="C4",
+        sentence="Written in bfloat16 between 13:58 and 14:02; the engine now reads float16." + odd,
+        window=[] if bare else [ago(90010), ago(89990)],
+        candidates=[]
+        if bare
+        else [
+            rs.CandidateView(
+                fingerprint="b1d2770cf3e94410aabb",
+                layout={"dtype": "bfloat16"},
+                live=False,
+                verdict="different",
+                differences=[
+                    {
+                        "field": "dtype",
+                        "old": "bfloat16" + odd,
+                        "new": "float16",
+                        "kind": "hard",
+                        "meaning": "decides bytes",
+                    }
+                ],
+            ),
+            rs.CandidateView(fingerprint=None, layout=None, live=False, verdict="unknown", differences=[]),
+        ],
+        size_evidence=rs.SizeEvidenceView(
+            expected_bytes=None if bare else 14_680_064,
+            accepted_bytes=[14_680_064],
+            records=1204,
+            most_common_bytes=None if bare else 14_680_064,
+            most_common_share=None if bare else 0.998,
+            sentence="1,204 records of its kind; 99.8 % have 14,680,064 bytes." + odd,
+        ),
+        changed_at=ago(86000),
+        inode=4711,
+        judged_at=ago(600),
+    )
+
+
+def scan(ident: str = "1", *, state: str = "succeeded", error: str | None = None) -> rs.ScanView:
+    return rs.ScanView(
+        **(work(ident, state, "files") | {"error": error}),
+        store_id="1",
+        rescan=True,
+        gentle=False,
+        files_seen=103_377,
+        records=103_366,
+        bytes=1_640_000_000_000,
+        allocated_bytes=1_640_000_000_000,
+        seconds=3.4 if state == "succeeded" else None,
+        files_per_second=30_400.0,
+        foreign=11,
+        foreign_examples=[],
+        added=212,
+        changed=0,
+        vanished=0,
+        vanished_bytes=0,
+        removed_by_runs=311,
+        unreadable=[],
+        clock_difference_seconds=0.01,
+        clock_measured=True,
+    )
+
+
+def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
+    def epoch(ident: str, kind: str, live: bool, **over: Any) -> rs.EpochView:
+        values: dict[str, Any] = {
+            "id": ident,
+            "kind": kind,
+            "model_name": "/models/qwen2.5-7b" + odd,
+            "world_size": 1,
+            "fingerprint": "3fa91c02d4e85b7790aa",
+            "layout": {"dtype": "float16" if live else "bfloat16", "chunk_size": 256},
+            "live": live,
+            "possible_from": ago(9000),
+            "certain_from": ago(8990),
+            "ended_at": None if live else ago(180),
+            "spans": [],
+            "changes": [
+                {
+                    "field": "dtype",
+                    "old": "bfloat16" + odd,
+                    "new": "float16",
+                    "kind": "hard",
+                    "meaning": "decides bytes",
+                }
+            ]
+            if live
+            else [],
+            "records": 311,
+            "bytes": 4_500_000_000,
+            "effective_at": None,
+            "reason": None,
+            "actor": None,
+            "created_at": ago(9000),
+        }
+        return made(rs.EpochView, values | over)
+
+    if empty:
+        return rs.EpochsView(items=[], alarms=[])
+    return rs.EpochsView(
+        items=[
+            epoch("2", "observed", True),
+            epoch("1", "observed", False),
+            epoch(
+                "d1",
+                "declare",
+                False,
+                layout=None,
+                fingerprint=None,
+                certain_from=None,
+                effective_at=ago(50),
+                reason="new weights" + odd,
+            ),
+        ],
+        alarms=["mixed layouts" + odd] if odd else [],
+    )

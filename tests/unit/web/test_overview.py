@@ -1,0 +1,120 @@
+"""What the overview says: the worst first, in sentences with evidence, and the token picture."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.records.facts import REASONS
+from app.web import overview, svg, words
+from app.web.attention import attention
+from app.web.contexts import EngineVerdict, StoreCard
+from tests.unit.web import acceptance_samples as a
+from tests.unit.web import records_samples as k
+from tests.unit.web import room_samples as r
+from tests.unit.web import samples as s
+
+
+def card(**over: object) -> StoreCard:
+    return StoreCard(s.store(), k.summary(clean=True).model_copy(update=over))
+
+
+def test_wrong_records_come_before_everything_that_is_only_down() -> None:
+    wrong = StoreCard(s.store(), k.summary())
+    found = attention([s.server(state="degraded")], [], [wrong], [])
+    assert found[0].title == "1,204 records on nvme-a would be served as wrong answers"
+    assert found[0].path == "/stores/1/records?class=incompatible"
+    assert [item.kind for item in found] == sorted((i.kind for i in found), key=["bad", "warn", "info", "ok"].index)
+
+
+def test_all_is_well_only_when_nothing_is_wrong() -> None:
+    engine = s.engine()
+    verdict = EngineVerdict(engine, s.latest("fresh", run=a.acceptance()))
+    (only,) = attention([s.server()], [engine], [card()], [verdict])
+    assert (only.kind, only.title) == ("ok", "Nothing needs you now")
+    assert "passed on 1 of 1" in only.detail
+    assert attention([s.server()], [engine], [card()], [verdict], [r.episode("")])[0].kind == "bad"
+
+
+@pytest.mark.parametrize(("hours", "kind"), [(None, None), (400.0, None), (100.0, "warn"), (12.0, "bad")])
+def test_a_disk_that_is_full_soon(hours: float | None, kind: str | None) -> None:
+    store = card(full_in_hours=hours, growth_bytes_per_hour=7.4e9)
+    kinds = [item.kind for item in attention([], [], [store], []) if "is full in" in item.title]
+    assert kinds == ([kind] if kind else [])
+
+
+def test_a_store_never_scanned_asks_for_its_scan_and_is_not_called_clean() -> None:
+    (only,) = attention([], [], [StoreCard(s.store(), k.summary(scanned=False))], [])
+    assert "has not been scanned yet" in only.title
+    broken = StoreCard(s.store(usable=False, usable_reason="permission denied"), k.summary(scanned=False))
+    (only,) = attention([], [], [broken], [])
+    assert (only.kind, only.detail) == ("bad", "permission denied")
+
+
+def test_a_failed_acceptance_and_a_stale_one() -> None:
+    engine = s.engine()
+    failed = EngineVerdict(engine, s.latest("fresh", run=a.acceptance(verdict="fail")))
+    stale = EngineVerdict(engine, s.latest("stale", run=a.acceptance(), reason="dtype changed"))
+    assert attention([], [], [], [failed])[0].title == "qwen-1 failed its acceptance test"
+    assert attention([], [], [], [stale])[0].detail == "dtype changed"
+    assert overview.stale_word(stale.latest).text == "stale"
+    assert overview.stale_word(failed.latest).text == "fail"
+    assert overview.stale_word(s.latest("never")).text == "never tested"
+
+
+def test_the_token_picture_says_what_it_draws() -> None:
+    picture = overview.flow_picture(s.token_flow(), [s.server()], [s.engine()], [card()])
+    assert [lane.tier for lane in picture.lanes] == list(svg.TIERS)
+    assert picture.sentence.replace("\u00a0", " ") == (
+        "Of 4.21 M prompt tokens: 28 % from the GPU, 41 % from memory, 17 % from disk, 14 % from computing again."
+    )
+    l1 = picture.lanes[1]
+    assert l1.fill == pytest.approx(0.755)
+    assert l1.mark == 0.8
+    assert "15.1 of 20.0" in l1.fill_text
+
+
+def test_the_token_picture_of_nothing_known_draws_nothing() -> None:
+    picture = overview.flow_picture(s.token_flow("unknown"), [], [], [])
+    assert picture.shares == {}
+    assert all(lane.share is None and lane.tokens is None for lane in picture.lanes)
+    assert "no engine answers" in picture.sentence
+    idle = overview.flow_picture(s.token_flow("no_traffic"), [], [], [])
+    assert idle.total_tokens == 0
+
+
+def test_the_fullest_and_the_tightest_are_chosen() -> None:
+    low, high = s.server("1", "low", usage=0.2), s.server("2", "high", usage=0.79)
+    unknown = s.server("3", "silent", usage=None)
+    assert overview.fullest_l1([low, unknown, high]) is high
+    assert overview.fullest_l1([unknown]) is unknown
+    assert overview.fullest_l1([]) is None
+    soon = card(full_in_hours=10.0)
+    assert overview.tightest_store([card(), soon]) is soon
+    assert overview.tightest_store([]) is None
+
+
+def test_events_are_newest_first_and_pinned_where_they_belong() -> None:
+    old = overview.health_event(s.change("1", "lmc-a", None, "healthy", "", 1800))
+    new = overview.cleanup_event(r.run())
+    assert overview.newest([old, new], 5) == (new, old)
+    trend = overview.trend((), 3600, [old], s.NOW)
+    assert trend.pins[0].x == pytest.approx(50)
+    assert overview.trend((), 60, [old], s.NOW).pins == ()
+
+
+def test_a_run_in_one_line() -> None:
+    line = overview.run_line(a.acceptance()).replace("\u00a0", " ")
+    assert line == "100 % back from disk, first token 1.82× as fast as cold"
+    assert overview.run_line(s.run_view()) == "quick profile"
+
+
+def test_every_class_and_reason_has_its_words() -> None:
+    assert set(words.CLASS) == set(REASONS)
+    assert set(words.CLASS_ORDER) == set(REASONS)
+    assert {reason for reasons in REASONS.values() for reason in reasons} <= set(words.REASON)
+
+
+def test_a_state_of_a_later_version_is_shown_without_judgement() -> None:
+    shown = words.word(words.VERDICT, "brand_new_state")
+    assert (shown.kind, shown.text) == ("none", "brand new state")
+    assert words.word(words.WORK, None).text == "not yet"
