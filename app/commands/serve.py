@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -72,7 +73,14 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
         timeout_graceful_shutdown=3,
     )
     server = Server(config)
-    server.run(sockets=[sock])
+    # uvicorn raises the signal that ended it once more when all is closed: by then there is nothing left to do.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    try:
+        server.run(sockets=[sock])
+    except SystemExit:
+        if app.state.startup_error is None:
+            raise
     if app.state.startup_error is not None:
         raise app.state.startup_error
 
