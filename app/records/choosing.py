@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from app.lmcache.object_keys import encode_model
@@ -42,9 +43,9 @@ class RecordRow(NamedTuple):
 
 
 class Chooser:
-    """Filters over one open inventory at one time. `now_ns` is what ages are counted from."""
+    """Filters over one open inventory at one time. `now_ns`: where ages count from; `epochs`: id -> fingerprint."""
 
-    def __init__(self, inventory: Inventory, now_ns: int, epochs: dict[str, int]) -> None:
+    def __init__(self, inventory: Inventory, now_ns: int, epochs: Mapping[int, str]) -> None:
         self.db = inventory.db
         # One snapshot for cohorts and rows: judging beside us may split a cohort. Closing the inventory ends it.
         if not self.db.in_transaction:
@@ -70,7 +71,7 @@ class Chooser:
             and (where.kv_rank is None or owner.kv_rank == where.kv_rank)
             and (where.min_size is None or cohort.max_size >= where.min_size)
             and (oldest is None or cohort.min_mtime < oldest)
-            and (where.epoch_id is None or self._epochs.get(cohort.epoch or "") == where.epoch_id)
+            and (where.epoch_id is None or cohort.epoch == self._epochs.get(where.epoch_id, ""))
             and (where.q is None or self._may_hold(owner, where.q))
         )
 

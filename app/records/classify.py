@@ -263,6 +263,22 @@ def learn_sizes(samples: Iterable[Sample], context: Context, alignments: Iterabl
     )
 
 
+def classify_many(found: Iterable[tuple[FileFact, ParsedName | None]], context: Context) -> list[Judgement]:
+    """`classify` for many files of few owners: what was found for one record is kept for the next like it."""
+    judges: dict[RecordOwner, OwnerJudge] = {}
+    judged: list[Judgement] = []
+    for fact, name in found:
+        if name is None or not fact.regular:
+            judged.append(FOREIGN)
+            continue
+        owner = RecordOwner.of(name)
+        judge = judges.get(owner)
+        if judge is None:
+            judge = judges[owner] = OwnerJudge(owner, context)
+        judged.append(judge.judge(judge.segment(fact.mtime_ns), fact.size))
+    return judged
+
+
 class OwnerJudge:
     """The quick form of `classify` for one owner: `segment(mtime)` and `judge(segment, size)`, both memoised."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -25,10 +25,53 @@ _MEANING = {
     FieldKind.SOFT: "test again",
 }
 
+# A layout's last sight is written down this often.
+_SIGHT_SECONDS = 60.0
+
 
 def variant_of(layout: KVLayout) -> str:
     """A layout with all its fields, also those that decide no bytes."""
     return hashlib.sha256(layout.to_json().encode()).hexdigest()[:16]
+
+
+class Observed(NamedTuple):
+    """One layout of one (model, world size) as the timeline has it now."""
+
+    model: str
+    world_size: int
+    layout: KVLayout
+    spans: list[dict[str, Any]]
+    live: bool
+
+
+def observed(timeline: StoreTimeline) -> list[Observed]:
+    """Every layout that servers showed, with when it could be written."""
+    found: list[Observed] = []
+    for (model, world_size), line in timeline.models.items():
+        live = {line.layouts[number].fingerprint for number in line.live}
+        by_layout: dict[KVLayout, list[Presence]] = {}
+        for presence in line.presences:
+            by_layout.setdefault(presence.layout, []).append(presence)
+        listed = _listed_now(timeline, (model, world_size))
+        for layout, presences in by_layout.items():
+            is_live = layout in listed or (not listed and layout.fingerprint in live)
+            found.append(Observed(model, world_size, layout, [_span(presence) for presence in presences], is_live))
+    return found
+
+
+def out_of_step(rows: Iterable[LayoutEpoch], timeline: StoreTimeline) -> bool:
+    """Whether the stored epochs say something else than the timeline, but for a last sight a minute old."""
+    stored = {(row.model_name, row.world_size, row.variant): row for row in rows if row.kind == "observed"}
+    for item in observed(timeline):
+        row = stored.get((item.model, item.world_size, variant_of(item.layout)))
+        if row is None or row.live != item.live or len(row.spans) != len(item.spans):
+            return True
+        for old, new in zip(row.spans, item.spans, strict=True):
+            if {**old, "last_listed": 0} != {**new, "last_listed": 0}:
+                return True
+            if abs(old["last_listed"] - new["last_listed"]) > _SIGHT_SECONDS:
+                return True
+    return False
 
 
 def sync_observed(session: Session, store_id: int, timeline: StoreTimeline, now: float) -> None:
@@ -39,32 +82,23 @@ def sync_observed(session: Session, store_id: int, timeline: StoreTimeline, now:
             select(LayoutEpoch).where(LayoutEpoch.store_id == store_id, LayoutEpoch.kind == "observed")
         )
     }
-    for (model, world_size), line in timeline.models.items():
-        live = {line.layouts[number].fingerprint for number in line.live}
-        by_layout: dict[KVLayout, list[Presence]] = {}
-        for presence in line.presences:
-            by_layout.setdefault(presence.layout, []).append(presence)
-        listed = _listed_now(timeline, (model, world_size))
-        for layout, presences in by_layout.items():
-            variant = variant_of(layout)
-            row = rows.get((model, world_size, variant))
-            if row is None:
-                row = LayoutEpoch(
-                    store_id=store_id,
-                    kind="observed",
-                    model_name=model,
-                    display_model=layout.model_name,
-                    world_size=world_size,
-                    fingerprint=layout.fingerprint,
-                    variant=variant,
-                    layout=layout.to_dict(),
-                    created_at=now,
-                )
-                session.add(row)
-            spans = [_span(presence) for presence in presences]
-            is_live = layout in listed or (not listed and layout.fingerprint in live)
-            if (row.spans, row.live) != (spans, is_live):
-                row.spans, row.live = spans, is_live
+    for item in observed(timeline):
+        variant = variant_of(item.layout)
+        row = rows.get((item.model, item.world_size, variant))
+        if row is None:
+            row = LayoutEpoch(
+                store_id=store_id,
+                kind="observed",
+                model_name=item.model,
+                display_model=item.layout.model_name,
+                world_size=item.world_size,
+                fingerprint=item.layout.fingerprint,
+                variant=variant,
+                layout=item.layout.to_dict(),
+                created_at=now,
+            )
+            session.add(row)
+        row.spans, row.live = item.spans, item.live
 
 
 def _listed_now(timeline: StoreTimeline, owner: tuple[str, int]) -> set[KVLayout]:

@@ -117,6 +117,8 @@ class _Builder:
         else:
             # Whatever ran between the two polls is not known; what runs now has run since its processes started.
             start = max(left, certain_from(span, before if process is True else None))
+            if process is True and not _newcomers_started(before, span):
+                start = right
             if start > left:
                 self.unknowns.append(Unknown(left, start, GAP))
                 if self.murky is None and not _queue_accounted(span, before if process is True else None):
@@ -225,6 +227,13 @@ def certain_from(span: PollSpan, before: PollSpan | None) -> float:
     if len(known) != len(starts) or engines > len(starts) or stored is None or not stored <= accounted:
         return span.first_at
     return min(span.first_at, max(span.process_start, *known))
+
+
+def _newcomers_started(before: PollSpan, span: PollSpan) -> bool:
+    """Whether some engine started since the poll before, if there are new contexts: else those told are old."""
+    if span.contexts.keys() <= before.contexts.keys():
+        return True
+    return any(start is not None and start > before.last_at for start in span.engine_starts.values())
 
 
 def _queue_accounted(span: PollSpan, before: PollSpan | None) -> bool:

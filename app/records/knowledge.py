@@ -45,6 +45,7 @@ class Knowledge:
     temp_dirs: tuple[str, ...]
     newest_poll: float | None
     built_at: float
+    alarms: tuple[str, ...] = ()
 
     @property
     def timeline(self) -> StoreTimeline:
@@ -106,6 +107,7 @@ class KnowledgeSource:
             temp_dirs=self.temp_dirs(store),
             newest_poll=min(polls) if polls and len(polls) == len(servers) else None,
             built_at=now,
+            alarms=(*timeline.alarms, *self._blind_spots(store, servers)),
         )
 
     @property
@@ -192,6 +194,18 @@ class KnowledgeSource:
             stored = row.history or histories.to_json(self._history(row.server_id))
             found.append(histories.from_json(stored, left_at))
         return found
+
+    def _blind_spots(self, store: StoreTarget, servers: Mapping[int, ServerHistory]) -> list[str]:
+        """Why no record of the store can be judged by its layout, where that is so."""
+        if not servers:
+            return ["no server is registered for this store, so the layouts of its records are not known"]
+        names = {target.id: target.name for target in self._fleet.server_targets()}
+        return [
+            f"the server {names.get(ident, ident)} was never read, so what it wrote into this store cannot be told "
+            "from the rest; check its address, or take it off the store"
+            for ident, history in servers.items()
+            if not history.seen
+        ]
 
     def _states(
         self, session: Session, store: StoreTarget, servers: Mapping[int, ServerHistory], now: float

@@ -7,7 +7,7 @@ size within mixed sizes) is looked at row by row up to a budget; then the page i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from app.paging import CursorValue
@@ -33,7 +33,7 @@ class RowPage(NamedTuple):
 class Reader:
     """Queries of one open inventory at one time. `now_ns` is what ages are counted from."""
 
-    def __init__(self, inventory: Inventory, now_ns: int, *, epochs: dict[str, int] | None = None) -> None:
+    def __init__(self, inventory: Inventory, now_ns: int, *, epochs: Mapping[int, str] | None = None) -> None:
         self._db = inventory.db
         self._chooser = Chooser(inventory, now_ns, epochs or {})
 

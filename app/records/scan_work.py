@@ -92,7 +92,6 @@ def scan_directory(
             unreadable.clear()
             return _paced(directory.walk_entries(batch=BATCH, on_unreadable=unreadable.__setitem__), gentle, rest)
 
-        steps = alignments(mount)
         began = clock()
         watch = time.monotonic()
         before = context_of(probe)
@@ -101,7 +100,7 @@ def scan_directory(
         if inventory is not None:
             try:
                 with inventory:
-                    judge_inventory(inventory, before, steps)
+                    judge_inventory(inventory, before, alignments(inventory))
                     totals = re_scan(walk(), inventory, OwnerBook(inventory, before, temp_dirs), tick, unreadable)
             except sqlite3.OperationalError:
                 raise
@@ -116,9 +115,9 @@ def scan_directory(
             if not rescan:
                 measure_cohorts(inventory)
             drop_doubles(inventory, round((began - _DOUBLE_SLACK + min(0.0, probe.difference)) * NS))
-            judged = judge_inventory(inventory, after, steps)
             with inventory.write():
-                inventory.set_meta(scanned_at=clock())
+                inventory.set_meta(scanned_at=clock(), block_size=mount.block_size)
+            judged = judge_inventory(inventory, after, alignments(inventory))
     return ScanOutcome(
         totals=totals,
         rescan=rescan,
@@ -130,10 +129,9 @@ def scan_directory(
     )
 
 
-def alignments(mount: MountFacts | None) -> tuple[int, ...]:
-    """Block sizes that an adapter may round record sizes up to (C6)."""
-    block = mount.block_size if mount is not None else None
-    return tuple(sorted({_DEFAULT_BLOCK, block or _DEFAULT_BLOCK}))
+def alignments(inventory: Inventory) -> tuple[int, ...]:
+    """Block sizes that an adapter may round record sizes up to (C6), as the last scan found them."""
+    return tuple(sorted({_DEFAULT_BLOCK, int(inventory.meta().get("block_size") or _DEFAULT_BLOCK)}))
 
 
 def identity_text(directory: StoreDirectory) -> str:

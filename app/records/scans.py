@@ -189,7 +189,7 @@ class ScanDesk:
                     return known  # a clock that stands still brings no poll
             known = self._knowledge.load(store, outcome.probe)
             with inventory_lock(path, wait=True), Inventory.require(path) as inventory:
-                judge_inventory(inventory, known.context, alignments(outcome.mount))
+                judge_inventory(inventory, known.context, alignments(inventory))
         return known
 
     def _latest(self, store: StoreTarget, known: Knowledge) -> float:

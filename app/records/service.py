@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -21,19 +20,20 @@ from app.database import Database
 from app.errors import BadToken, Conflict, NotFound
 from app.fleet.service import FleetService
 from app.fleet.targets import StoreTarget
-from app.lmcache.object_keys import ParsedName, encode_model, parse_name
+from app.lmcache.object_keys import encode_model, parse_name
 from app.paging import decode_cursor, encode_cursor
 from app.records import epochs as epoch_rows
 from app.records.bulk import BulkBatch, Sorting, batches, remove_rows
 from app.records.changes import add_facts, remove_names
-from app.records.classify import Context, OwnerJudge, RecordOwner, Sample, classify, learn_sizes
+from app.records.classify import classify_many
+from app.records.current import CurrentInventories
 from app.records.detail import record_detail
 from app.records.facts import FileFact, Judgement, SelectedRecord
 from app.records.filters import Order, RecordFilter
 from app.records.inventory_file import HARD_LINKS, Inventory, remove_inventory
 from app.records.judging import judge_inventory
-from app.records.knowledge import Knowledge, KnowledgeSource
-from app.records.query import Reader, RecordRow
+from app.records.knowledge import KnowledgeSource
+from app.records.query import RecordRow
 from app.records.scan_work import alignments, inventory_lock
 from app.records.scans import ScanDesk
 from app.records.schemas import (
@@ -75,11 +75,13 @@ class RecordsService:
     ) -> None:
         self._db = db
         self._clock = clock
-        self._directory = settings.data_dir / "inventory"
         self._fleet = fleet
         self._telemetry = telemetry
         self._audit = audit
         self._knowledge = KnowledgeSource(db=db, clock=clock, settings=settings, fleet=fleet, telemetry=telemetry)
+        self._current = CurrentInventories(
+            db=db, clock=clock, directory=settings.data_dir / "inventory", knowledge=self._knowledge
+        )
         self._scans = ScanDesk(
             db=db,
             clock=clock,
@@ -87,15 +89,11 @@ class RecordsService:
             fleet=fleet,
             audit=audit,
             knowledge=self._knowledge,
-            path_of=self.inventory_path,
+            path_of=self._current.path,
             poll_seconds=settings.poll_seconds,
             rest=rest,
         )
         fleet.on_forget(self._forget)
-
-    def inventory_path(self, store_id: int) -> Path:
-        """Where a store's inventory is kept."""
-        return self._directory / f"store-{store_id}.db"
 
     # scans
 
@@ -118,7 +116,7 @@ class RecordsService:
     def scanned_at(self, store_id: int) -> float | None:
         """When the inventory was last compared with the disk; None = never."""
         self._fleet.store_target(store_id)
-        inventory = Inventory.open(self.inventory_path(store_id))
+        inventory = self._current.as_found(store_id)
         if inventory is None:
             return None
         with inventory:
@@ -134,17 +132,17 @@ class RecordsService:
         store = self._fleet.store_target(store_id)
         name = f"records|{store_id}|{order}|{where.text()}"
         after = decode_cursor(name, page_token) if page_token else None
-        inventory = self._judged(store)
+        inventory = self._current.judged(store)
         if inventory is None:
             return Page(items=[], next_page_token=None)
-        ids = self._epoch_ids(store_id)
+        ids = self._current.epoch_ids(store_id)
         with inventory:
             try:
-                page = self._reader(inventory, ids).page(where, order, page_size, after)
+                page = self._current.reader(store_id, inventory).page(where, order, page_size, after)
             except ValueError as error:
                 raise BadToken("page_token is damaged; start again without it") from error
-        names = self._known_names(store_id)
-        held = self._held_of(store_id, [row.name for row in page.rows])
+        names = self._current.known_names(store_id)
+        held = self._current.held_of(store_id, [row.name for row in page.rows])
         return Page(
             items=[record_view(store_id, row, ids, names, held) for row in page.rows],
             next_page_token=encode_cursor(name, page.position) if page.position is not None else None,
@@ -153,11 +151,11 @@ class RecordsService:
     def count_records(self, store_id: int, where: RecordFilter, *, limit: int = 20_000) -> tuple[int, int, bool]:
         """(records, bytes, exact): exact is False when counting stopped after looking at `limit` rows (show "≥ n")."""
         store = self._fleet.store_target(store_id)
-        inventory = self._judged(store)
+        inventory = self._current.judged(store)
         if inventory is None:
             return 0, 0, True
         with inventory:
-            return self._reader(inventory, self._epoch_ids(store_id)).count(where, limit)
+            return self._current.reader(store_id, inventory).count(where, limit)
 
     def get_record(self, record_id: str) -> RecordDetail:
         """By the outside id. Raises NotFound for anything that names nothing."""
@@ -166,16 +164,18 @@ class RecordsService:
             store = self._fleet.store_target(store_id)
         except NotFound:
             raise NotFound.of("record", record_id[:80]) from None
-        inventory = self._judged(store)
+        inventory = self._current.judged(store)
         if inventory is None:
             raise NotFound.of("record", record_id[:80])
-        ids = self._epoch_ids(store_id)
+        ids = self._current.epoch_ids(store_id)
         with inventory:
-            row = self._reader(inventory, ids).get(row_id)
+            row = self._current.reader(store_id, inventory).get(row_id)
             if row is None:
                 raise NotFound.of("record", record_id[:80])
-            context = self._with_sizes(inventory, self._knowledge.load(store).context)
-        view = record_view(store_id, row, ids, self._known_names(store_id), self._held_of(store_id, [row.name]))
+            context = self._current.with_sizes(inventory, self._knowledge.load(store).context)
+        view = record_view(
+            store_id, row, ids, self._current.known_names(store_id), self._current.held_of(store_id, [row.name])
+        )
         return record_detail(view, row, context)
 
     def export_records(self, store_id: int, where: RecordFilter) -> Iterator[RecordView]:
@@ -184,27 +184,27 @@ class RecordsService:
         return self._export(store, where)
 
     def _export(self, store: StoreTarget, where: RecordFilter) -> Iterator[RecordView]:
-        inventory = self._judged(store)
+        inventory = self._current.judged(store)
         if inventory is None:
             return
-        ids, names = self._epoch_ids(store.id), self._known_names(store.id)
+        ids, names = self._current.epoch_ids(store.id), self._current.known_names(store.id)
         held = frozenset(name.decode("utf-8", "surrogateescape") for name in self.held_names(store.id))
         with inventory:
-            for row in self._reader(inventory, ids).stream(where):
+            for row in self._current.reader(store.id, inventory).stream(where):
                 yield record_view(store.id, row, ids, names, held)
 
     def summary(self, store_id: int) -> SummaryView:
         """Raises NotFound. A store that was never scanned has state `never_scanned` and nulls, not zeros."""
         store = self._fleet.store_target(store_id)
-        known = self._judge_if_stale(store)
-        alarms = known.timeline.alarms if known is not None else self._knowledge.load(store).timeline.alarms
+        known = self._current.judge_if_stale(store)
+        alarms = known.alarms if known is not None else self._knowledge.load(store).alarms
         return store_summary(
             store,
-            self.inventory_path(store_id),
+            self._current.path(store_id),
             db=self._db,
             telemetry=self._telemetry,
             alarms=alarms,
-            names=self._known_names(store_id),
+            names=self._current.known_names(store_id),
         )
 
     def growth(self, store_id: int, *, points: int = 200) -> list[GrowthPointView]:
@@ -218,10 +218,9 @@ class RecordsService:
         """Observed layouts and what operators said, newest first. Raises NotFound."""
         store = self._fleet.store_target(store_id)
         known = self._knowledge.load(store)
-        with self._db.write() as session:
-            epoch_rows.sync_observed(session, store_id, known.timeline, self._clock())
+        self._current.sync_epochs(store_id, known)
         counts: dict[tuple[str, int, str], tuple[int, int]] = {}
-        inventory = self._judged(store)
+        inventory = self._current.judged(store)
         if inventory is not None:
             with inventory:
                 owners = inventory.owners()
@@ -230,14 +229,16 @@ class RecordsService:
                     key = (owner.model, owner.judged.world_size, cohort.epoch or "")
                     before = counts.get(key, (0, 0))
                     counts[key] = (before[0] + cohort.records, before[1] + cohort.bytes)
-        items = epoch_rows.epoch_views(self._epoch_rows(store_id), counts)
-        return EpochsView(items=items, alarms=list(known.timeline.alarms))
+        items = epoch_rows.epoch_views(self._current.epoch_rows(store_id), counts)
+        return EpochsView(items=items, alarms=list(known.alarms))
 
     def add_epoch(self, store_id: int, body: EpochInput, *, actor: str) -> EpochView:
         """Declares a generation or adopts what was there before. Raises NotFound, InvalidInput, Conflict."""
         store = self._fleet.store_target(store_id)
         timeline = self._knowledge.load(store).timeline
-        row = epoch_rows.new_act(body, store_id, timeline, self._models(store_id), actor=actor, now=self._clock())
+        row = epoch_rows.new_act(
+            body, store_id, timeline, self._current.models(store_id), actor=actor, now=self._clock()
+        )
         with self._db.write() as session:
             session.add(row)
             session.flush()
@@ -284,13 +285,13 @@ class RecordsService:
         return self._select(store, where, lru=lru)
 
     def _select(self, store: StoreTarget, where: RecordFilter, *, lru: bool) -> Iterator[SelectedRecord]:
-        inventory = self._judged(store)
+        inventory = self._current.judged(store)
         if inventory is None:
             return
-        names = self._known_names(store.id)
+        names = self._current.known_names(store.id)
         with inventory:
             device = int(inventory.meta().get("device") or 0)
-            reader = self._reader(inventory, self._epoch_ids(store.id))
+            reader = self._current.reader(store.id, inventory)
             for row in reader.stream(where, "accessed_at" if lru else None):
                 yield _selected(store.id, row, device, names)
 
@@ -304,13 +305,13 @@ class RecordsService:
         return self._batches(self._fleet.store_target(store_id), where, oldest_first)
 
     def _batches(self, store: StoreTarget, where: RecordFilter, oldest_first: Sorting | None) -> Iterator[BulkBatch]:
-        inventory = self._judged(store)
+        inventory = self._current.judged(store)
         if inventory is None:
             return
         now = round(self._clock() * NS)
         with inventory:
-            reader = self._reader(inventory, self._epoch_ids(store.id))
-            names = self._known_names(store.id)
+            reader = self._current.reader(store.id, inventory)
+            names = self._current.known_names(store.id)
             yield from batches(
                 inventory, reader, where, store_id=store.id, now_ns=now, names=names, oldest_first=oldest_first
             )
@@ -323,17 +324,16 @@ class RecordsService:
         store = self._fleet.store_target(store_id)
         known = self._knowledge.load(store)
         context = known.context
-        inventory = Inventory.open(self.inventory_path(store_id))
+        inventory = self._current.as_found(store_id)
         if inventory is not None:
             with inventory:
-                context = self._with_sizes(inventory, context)
-        judges: dict[RecordOwner, OwnerJudge] = {}
-        return [_judge_now(fact, parse_name(fact.name, known.temp_dirs), context, judges) for fact in facts]
+                context = self._current.with_sizes(inventory, context)
+        return classify_many(((fact, parse_name(fact.name, known.temp_dirs)) for fact in facts), context)
 
     def records_removed(self, store_id: int, names: Iterable[bytes]) -> None:
         """Cleanup says: these left the directory by a run of ours. They leave the inventory and are not "vanished"."""
         store = self._fleet.store_target(store_id)
-        inventory = Inventory.open(self.inventory_path(store_id))
+        inventory = self._current.as_found(store_id)
         if inventory is None:
             return
         with inventory:
@@ -343,7 +343,7 @@ class RecordsService:
     def rows_removed(self, store_id: int, record_ids: Sequence[int]) -> None:
         """As `records_removed`, by the outside ids that `select_batches` gave: many times quicker."""
         self._fleet.store_target(store_id)
-        inventory = Inventory.open(self.inventory_path(store_id))
+        inventory = self._current.as_found(store_id)
         if inventory is None:
             return
         rows = [row_id for owner, row_id in map(split_record_id, map(str, record_ids)) if owner == store_id]
@@ -367,14 +367,14 @@ class RecordsService:
         with self._db.write() as session:
             for fact in facts:
                 session.merge(RecordHold(store_id=store_id, name=fact.name, reason=reason, actor=actor, at=now))
-        path = self.inventory_path(store_id)
+        path = self._current.path(store_id)
         with inventory_lock(path) as mine:
             # While a scan is under way the scan finds them, or the next one does.
             inventory = Inventory.open(path) if mine else None
             if inventory is not None:
                 known = self._knowledge.load(store)
                 with inventory:
-                    context = judge_inventory(inventory, known.context, alignments(None))
+                    context = judge_inventory(inventory, known.context, alignments(inventory))
                     add_facts(inventory, facts, context, known.temp_dirs)
 
     def held_names(self, store_id: int) -> frozenset[bytes]:
@@ -419,102 +419,15 @@ class RecordsService:
     def on_layout_change(self, store_id: int) -> None:
         """Judges the inventory anew after polls showed another layout; touches no file of the store."""
         store = self._fleet.store_target(store_id)
-        known = self._judge_if_stale(store, force=True) or self._knowledge.load(store)
-        with self._db.write() as session:
-            epoch_rows.sync_observed(session, store_id, known.timeline, self._clock())
+        self._current.sync_epochs(
+            store_id, self._current.judge_if_stale(store, force=True) or self._knowledge.load(store)
+        )
 
     def _forget(self, session: Session, kind: str, target_id: int) -> None:
         if kind == "server":
             self._knowledge.forget_server(session, target_id)
         elif kind == "store":
-            remove_inventory(self.inventory_path(target_id))
-
-    # judging
-
-    def _judged(self, store: StoreTarget) -> Inventory | None:
-        """The inventory, judged by the polls up to now; the caller closes it."""
-        self._judge_if_stale(store)
-        return Inventory.open(self.inventory_path(store.id))
-
-    def _judge_if_stale(self, store: StoreTarget, *, force: bool = False) -> Knowledge | None:
-        """Judges anew when a poll, or somebody's word, came since it was judged last; what is then known, or None."""
-        path = self.inventory_path(store.id)
-        inventory = Inventory.open(path)
-        if inventory is None:
-            return None
-        with inventory:
-            meta = inventory.meta()
-            latest, acts = self._knowledge.latest_poll(store), self._knowledge.acts_version(store.id)
-            fresh = (meta.get("judged_poll"), meta.get("judged_acts")) == (latest, acts)
-            # Without polls only ages move: now and then is enough.
-            old = self._clock() - float(meta.get("judged_at") or 0.0) > self._knowledge.fresh_seconds
-            if fresh and not old and not force:
-                return None
-            with inventory_lock(path) as mine:
-                if not mine:
-                    return None  # a scan is under way and judges at its end
-                known = self._knowledge.load(store)
-                judge_inventory(inventory, known.context, alignments(None))
-                with inventory.write():
-                    inventory.set_meta(judged_at=known.built_at, judged_poll=known.newest_poll, judged_acts=acts)
-                return known
-
-    def _with_sizes(self, inventory: Inventory, context: Context) -> Context:
-        owners = inventory.owners()
-        samples = [
-            Sample(owners[c.owner].judged, c.min_mtime, c.size, c.records)
-            for c in inventory.cohorts().values()
-            if c.records > 0
-        ]
-        return replace(context, sizes=learn_sizes(samples, context, alignments(None)))
-
-    # small things
-
-    def _reader(self, inventory: Inventory, ids: dict[str, int]) -> Reader:
-        return Reader(inventory, round(self._clock() * NS), epochs=ids)
-
-    def _epoch_rows(self, store_id: int) -> list[LayoutEpoch]:
-        with self._db.read() as session:
-            return list(session.scalars(select(LayoutEpoch).where(LayoutEpoch.store_id == store_id)))
-
-    def _epoch_ids(self, store_id: int) -> dict[str, int]:
-        return epoch_rows.epoch_ids(self._epoch_rows(store_id))
-
-    def _known_names(self, store_id: int) -> dict[str, str]:
-        """Model names by how record names spell them, as servers were seen to use them."""
-        with self._db.read() as session:
-            query = select(LayoutEpoch.model_name, LayoutEpoch.display_model).where(
-                LayoutEpoch.store_id == store_id, LayoutEpoch.kind == "observed"
-            )
-            return {str(spelt): str(shown) for spelt, shown in session.execute(query)}
-
-    def _models(self, store_id: int) -> set[str]:
-        inventory = Inventory.open(self.inventory_path(store_id))
-        if inventory is None:
-            return set()
-        with inventory:
-            return {owner.model for owner in inventory.owners().values() if not owner.temporary}
-
-    def _held_of(self, store_id: int, names: Sequence[str]) -> frozenset[str]:
-        wanted = [name.encode("utf-8", "surrogateescape") for name in names]
-        with self._db.read() as session:
-            found = session.scalars(
-                select(RecordHold.name).where(RecordHold.store_id == store_id, RecordHold.name.in_(wanted))
-            )
-            return frozenset(name.decode("utf-8", "surrogateescape") for name in found)
-
-
-def _judge_now(
-    fact: FileFact, name: ParsedName | None, context: Context, judges: dict[RecordOwner, OwnerJudge]
-) -> Judgement:
-    """`classify`, with what was found for one owner kept for the next of its records."""
-    if name is None or not fact.regular:
-        return classify(fact, name, context)
-    owner = RecordOwner.of(name)
-    judge = judges.get(owner)
-    if judge is None:
-        judge = judges[owner] = OwnerJudge(owner, context)
-    return judge.judge(judge.segment(fact.mtime_ns), fact.size)
+            remove_inventory(self._current.path(target_id))
 
 
 def _selected(store_id: int, row: RecordRow, device: int, names: dict[str, str]) -> SelectedRecord:
