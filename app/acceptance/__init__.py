@@ -1,6 +1,10 @@
-"""Acceptance: proving that what a cache gives back is what the engine would have computed.
+"""Acceptance: the same prompts under conditions that differ only in where the cache comes from, and a verdict.
 
-Public: `tables`, `schemas`, `service`. The benchmark room builds on these parts too, so their signatures are shared:
-`stats` (order statistics), `facts` (what is in force at an engine and its server), `lexicon` (the engine's tokenizer),
-`own_records` (a run's records by their salt), `hooks` (restarting a target), `removal` (removing a run's records).
+Public: `service` (AcceptanceService with `.hooks` and `.canaries`), `schemas`, `tables`, `removal` (own records through
+cleanup), `reports.FORMS`.
+
+The straight line of a run: `requests` (checked, frozen) → `execution` (the work kind) → `run` (facts, prompts, end) →
+`conduct` (the arms in order) → `arms` (asking, evidence, comparison) over `stack` (the only module that speaks to
+targets). Pure: `prompts`, `profiles`, `answers`, `compare`, `tolerance`, `evidence`, `verdict`, `stats`, `results`,
+`reports`, `canary_verdict`, `history`.
 """

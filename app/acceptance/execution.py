@@ -164,7 +164,9 @@ class Execution:
         values: dict[str, Any] = {
             "arms": [arm_view(r, cold_ttft, tolerance).model_dump() for r in outcome.results.values()],
             "comparisons": [
-                comparison_view(r.comparison).model_dump() for r in outcome.results.values() if r.comparison is not None
+                comparison_view(r.comparison, outcome.token_texts).model_dump()
+                for r in outcome.results.values()
+                if r.comparison is not None
             ],
             "evidence": outcome.evidence,
             "frozen": outcome.frozen,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from app.acceptance.schemas import AcceptanceRunView, ArmView, ComparisonView, DivergenceView, PairView
+from app.acceptance.schemas import (
+    AcceptanceRunView,
+    ArmView,
+    CandidateView,
+    ComparisonView,
+    DivergenceView,
+    PairView,
+)
 
 _STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--mute:#59636e;--line:#d1d9e0;--good:#1a7f37;--bad:#cf222e;
@@ -152,14 +159,18 @@ def _marked(text: str, same: int) -> str:
 
 
 def _top(divergence: DivergenceView) -> str:
-    def side(name: str, rows: Sequence[object]) -> str:
-        cells = "".join(f"<li>{_e(getattr(r, 'token', ''))} {getattr(r, 'logprob', 0.0):.4f}</li>" for r in rows)
+    def side(name: str, rows: Sequence[CandidateView]) -> str:
+        cells = "".join(f"<li>{_e(_token(r))} {r.logprob:.4f}</li>" for r in rows)
         return f'<div class="mute">{name}<ol>{cells}</ol></div>'
 
     return (
         f'<p class="mute">first difference at token {divergence.position + 1}</p><div class="two">'
         f"{side('reference', divergence.top_a)}{side('this arm', divergence.top_b)}</div>"
     )
+
+
+def _token(candidate: CandidateView) -> str:
+    return candidate.token if candidate.text is None else f"{candidate.text!r} ({candidate.token})"
 
 
 def _in_force(run: AcceptanceRunView) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from app.acceptance.answers import AnswerSet
+from app.acceptance.answers import AnswerSet, Candidate
 from app.acceptance.compare import Comparison, Pair
 from app.acceptance.evidence import ArmEvidence, TokenEvidence
 from app.acceptance.schemas import (
@@ -154,10 +154,29 @@ def _speedup(result: ArmResult, cold: Mapping[str, float]) -> SpeedupView | None
     )
 
 
-def comparison_view(comparison: Comparison) -> ComparisonView:
-    """One comparison with its divergences, the wrong ones first."""
-    order = {"refused": 0, "flip": 1, "drift": 2, "near_tie": 3, "missing": 4}
-    unequal = sorted((p for p in comparison.pairs if p.outcome != "exact"), key=lambda p: order[p.outcome])
+_ORDER = {"refused": 0, "flip": 1, "drift": 2, "near_tie": 3, "missing": 4}
+
+
+def _unequal(comparison: Comparison) -> list[Pair]:
+    """Pairs that are not exact, the wrong ones first."""
+    return sorted((p for p in comparison.pairs if p.outcome != "exact"), key=lambda p: _ORDER[p.outcome])
+
+
+def shown_tokens(comparisons: Iterable[Comparison]) -> list[str]:
+    """Token keys that the shown divergences name, each once."""
+    found: dict[str, None] = {}
+    for comparison in comparisons:
+        for pair in _unequal(comparison)[:MAX_DIVERGENCES]:
+            d = pair.divergence
+            if d is not None:
+                named = [d.token_a, d.token_b, *(c.token for c in (*d.top_a, *d.top_b))]
+                found.update(dict.fromkeys(t for t in named if t is not None))
+    return list(found)
+
+
+def comparison_view(comparison: Comparison, texts: Mapping[str, str] | None = None) -> ComparisonView:
+    """One comparison with its divergences, the wrong ones first. `texts`: what tokens known by id read like."""
+    unequal = _unequal(comparison)
     scores = comparison.scores
     return ComparisonView(
         arm=comparison.arm,
@@ -182,13 +201,17 @@ def comparison_view(comparison: Comparison) -> ComparisonView:
         )
         if scores.scored
         else None,
-        divergences=[_pair_view(p) for p in unequal[:MAX_DIVERGENCES]],
+        divergences=[_pair_view(p, texts or {}) for p in unequal[:MAX_DIVERGENCES]],
         divergences_left_off=max(0, len(unequal) - MAX_DIVERGENCES),
     )
 
 
-def _pair_view(pair: Pair) -> PairView:
+def _pair_view(pair: Pair, texts: Mapping[str, str]) -> PairView:
     divergence = pair.divergence
+
+    def candidates(top: Iterable[Candidate]) -> list[CandidateView]:
+        return [CandidateView(token=c.token, text=texts.get(c.token), logprob=c.logprob) for c in top]
+
     return PairView(
         prompt=pair.prompt,
         outcome=pair.outcome,
@@ -197,8 +220,10 @@ def _pair_view(pair: Pair) -> PairView:
             position=divergence.position,
             token_a=divergence.token_a,
             token_b=divergence.token_b,
-            top_a=[CandidateView(token=c.token, logprob=c.logprob) for c in divergence.top_a],
-            top_b=[CandidateView(token=c.token, logprob=c.logprob) for c in divergence.top_b],
+            text_a=texts.get(divergence.token_a or ""),
+            text_b=texts.get(divergence.token_b or ""),
+            top_a=candidates(divergence.top_a),
+            top_b=candidates(divergence.top_b),
             gap_nats=divergence.gap_nats,
         )
         if divergence

@@ -24,19 +24,21 @@ from app.acceptance.preparation import Prepared, RunInput, prepare
 from app.acceptance.prompts import Prompt
 from app.acceptance.recorder import Recorder
 from app.acceptance.restarts import Restarts
-from app.acceptance.results import TITLES, ArmResult
+from app.acceptance.results import TITLES, ArmResult, shown_tokens
 from app.acceptance.stack import Pace, RunStopped, Stack
 from app.acceptance.verdict import CACHE_ARMS, Finding, RunEvidence, Verdict, verdict
 from app.clock import Clock
-from app.errors import TierkeeperError
+from app.errors import TargetError, TierkeeperError
 from app.fleet.targets import EngineTarget, ServerTarget
 from app.lmcache.client import LMCacheClient
 from app.lmcache.polling import ServerReading, poll_server
 from app.vllm.client import VLLMClient
+from app.vllm.completions import token_id_of
 from app.vllm.polling import EngineReading, poll_engine
 
 log = structlog.get_logger()
 _NEEDS_SALT = ("shared_prefix", "changed_head", "cross_engine")
+_TOKENS_READ = 200
 _NEEDS_RESET = ("external_l1", "external_l2", "mixed", "shared_prefix", "restarted_server")
 
 
@@ -49,6 +51,7 @@ class Outcome:
     evidence: dict[str, Any] = field(default_factory=dict)
     frozen: dict[str, Any] = field(default_factory=dict)
     run: RunEvidence | None = None
+    token_texts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Run:
         self._problems: list[Finding] = []
         self._conduct: Conduct | None = None
         self._prompts: list[Prompt] = []
+        self._token_texts: dict[str, str] = {}
         self.outcome = Outcome()
 
     async def main(self) -> None:
@@ -158,6 +162,7 @@ class Run:
             self._progress(self._total, self._total)
             async with self._step("conclude"):
                 self._after, _, _ = await self._look(vllm, lmcache)
+                await self._read_tokens(stack)
 
     async def _look(self, vllm: VLLMClient, lmcache: LMCacheClient) -> tuple[Facts, EngineReading, ServerReading]:
         engine, server = await asyncio.gather(poll_engine(vllm), poll_server(lmcache))
@@ -258,6 +263,19 @@ class Run:
         self._recorder.advance(f"arm:{arm}", done)
         self._progress(sum(self._done.values()), max(self._total, sum(self._done.values())))
 
+    async def _read_tokens(self, stack: Stack) -> None:
+        """What the tokens of the shown divergences read like: answers are compared by ids, people read texts."""
+        assert self._conduct is not None
+        results = self._conduct.asking.results.values()
+        for key in shown_tokens(r.comparison for r in results if r.comparison is not None)[:_TOKENS_READ]:
+            token_id = token_id_of(key)
+            if token_id is None:
+                continue
+            try:
+                self._token_texts[key] = await stack.vllm.detokenize([token_id], model=stack.model)
+            except TargetError:
+                return  # this engine does not offer it; ids will do
+
     # the end
 
     def _conclude(self) -> None:
@@ -287,6 +305,7 @@ class Run:
             evidence=self._evidence(run, seen),
             frozen=self._frozen(),
             run=run,
+            token_texts=self._token_texts,
         )
 
     def _evidence(self, run: RunEvidence, seen: Any) -> dict[str, Any]:

@@ -239,9 +239,10 @@ class ArmView(ApiModel):
 
 
 class CandidateView(ApiModel):
-    """One candidate of a top-k list."""
+    """One candidate of a top-k list. `text` is null where the engine did not tell it."""
 
     token: str
+    text: str | None = None
     logprob: float
 
 
@@ -251,6 +252,8 @@ class DivergenceView(ApiModel):
     position: int
     token_a: str | None
     token_b: str | None
+    text_a: str | None = None
+    text_b: str | None = None
     top_a: list[CandidateView]
     top_b: list[CandidateView]
     gap_nats: float | None
