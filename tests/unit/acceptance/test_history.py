@@ -1,0 +1,189 @@
+"""What changed since the last pass, two runs side by side, and what a run would take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.acceptance.history import differences, facts_now, latest
+from app.acceptance.schemas import AcceptanceRequest
+from app.errors import Conflict, NotFound
+from app.fleet.schemas import EngineFactsView, EngineView, LayoutView, ServerView
+from tests.unit.acceptance.conftest import Panel, PanelMaker
+
+FROZEN: dict[str, Any] = {
+    "model": "tiny-llama",
+    "model_root": "/models/tiny-llama",
+    "engine_version": "0.32.0",
+    "server_version": "0.5.6",
+    "layout_fingerprint": "aaaa",
+    "chunk_size": 64,
+    "settings": {"dtype": "bfloat16", "block_size": 32, "kv_cache_dtype": None},
+}
+
+
+class TestDifferences:
+    def test_equal_facts_differ_in_nothing(self) -> None:
+        assert differences(FROZEN, FROZEN) == []
+
+    def test_what_one_side_does_not_know_is_no_difference(self) -> None:
+        assert differences(FROZEN, {**FROZEN, "engine_version": None, "settings": {}}) == []
+
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            ({"engine_version": "0.33.0"}, "engine_version"),
+            ({"layout_fingerprint": "bbbb"}, "layout_fingerprint"),
+            ({"settings": {"dtype": "float16"}}, "settings.dtype"),
+        ],
+    )
+    def test_each_change_is_named(self, changes: dict[str, Any], field: str) -> None:
+        assert [d.field for d in differences(FROZEN, {**FROZEN, **changes})] == [field]
+
+
+def engine_view(panel: Panel, **changes: Any) -> EngineView:
+    """The engine as polls would show it."""
+    told = {
+        "version": "0.32.0",
+        "model_names": ["tiny-llama"],
+        "model_roots": ["/models/tiny-llama"],
+        "polled_at": "2026-11-30T08:00:00.000Z",
+        "facts": EngineFactsView(dtype="bfloat16", block_size=32),
+    }
+    view = panel.fleet.get_engine(int(panel.engines[0]))
+    health = view.health.model_copy(update={"state": "healthy"})
+    return view.model_copy(update={"health": health, **told, **changes})
+
+
+def server_view(panel: Panel, fingerprint: str, **changes: Any) -> ServerView:
+    layout = LayoutView(
+        model_name="/models/tiny-llama",
+        world_size=1,
+        chunk_size=64,
+        bytes_per_token=512,
+        dtype="bfloat16",
+        attention_backend=None,
+        tokens_per_block=32,
+        object_groups=[],
+        fingerprint=fingerprint,
+        live=True,
+        contexts=1,
+        first_seen=None,
+        last_seen=None,
+    )
+    view = panel.fleet.get_server(int(panel.server))
+    return view.model_copy(update={"layouts": [layout], "chunk_size": 64, **changes})
+
+
+class TestLatest:
+    def test_never_tested(self, panel: Panel) -> None:
+        view = panel.service.latest_for_engine(int(panel.engines[0]))
+        assert (view.state, view.last_run, view.last_pass) == ("never", None, None)
+        with pytest.raises(NotFound):
+            panel.service.latest_for_engine(99)
+
+    def test_fresh_until_something_changes(self, panel: Panel) -> None:
+        run = panel.run()
+        fingerprint = run.frozen["layout_fingerprint"]
+        fresh = latest(engine_view(panel), server_view(panel, fingerprint), run, run)
+        assert (fresh.state, fresh.changed) == ("fresh", [])
+        for engine, server in (
+            (engine_view(panel, version="0.33.0"), server_view(panel, fingerprint)),
+            (engine_view(panel, facts=EngineFactsView(dtype="float16")), server_view(panel, fingerprint)),
+            (engine_view(panel), server_view(panel, "ffff")),
+            (engine_view(panel), server_view(panel, fingerprint, version="0.5.7")),
+        ):
+            stale = latest(engine, server, run, run)
+            assert stale.state == "stale"
+            assert "changed since the last pass" in stale.reason
+
+    def test_a_failed_run_after_the_pass_is_stale(self, panel: Panel) -> None:
+        run = panel.run()
+        failed = run.model_copy(update={"id": "2", "verdict": "fail"})
+        view = latest(engine_view(panel), server_view(panel, run.frozen["layout_fingerprint"]), failed, run)
+        assert (view.state, "fail" in view.reason) == ("stale", True)
+
+    def test_an_engine_nobody_has_read_is_unknown(self, panel: Panel) -> None:
+        panel.run()
+        assert panel.service.latest_for_engine(int(panel.engines[0])).state == "unknown"
+
+    def test_two_live_layouts_prove_no_change(self, panel: Panel) -> None:
+        server = server_view(panel, "aaaa")
+        both = server.model_copy(update={"layouts": [*server.layouts, *server_view(panel, "bbbb").layouts]})
+        assert facts_now(engine_view(panel), both)["layout_fingerprint"] is None
+
+
+class TestCompare:
+    def test_the_same_prompts_answered_the_same(self, panel: Panel) -> None:
+        one, two = panel.run(), panel.run()
+        view = panel.service.compare(int(one.id), int(two.id))
+        assert view.same_prompts
+        assert view.differences == []
+        assert [c.arm for c in view.comparisons] == ["cold", "warm", "external_l1", "external_l2"]
+        assert all(c.exact_matches == 2 and c.flips == 0 for c in view.comparisons)
+        assert view.arms[0]["ttft_median_change"] is not None
+
+    def test_another_dtype_shows_in_facts_and_answers(self, panel: Panel) -> None:
+        one = panel.run()
+        panel.sandbox.control.restart("engine", dtype="float16")
+        two = panel.run()
+        view = panel.service.compare(int(one.id), int(two.id))
+        assert {"layout_fingerprint", "settings.dtype"} <= {d.field for d in view.differences}
+        assert (view.comparisons[0].max_abs_difference or 0) > 0
+
+    def test_other_prompts_are_not_compared(self, panel: Panel) -> None:
+        one, two = panel.run(), panel.run(lengths=[100])
+        view = panel.service.compare(int(one.id), int(two.id))
+        assert not view.same_prompts
+        assert view.comparisons == []
+
+    def test_runs_that_have_not_ended(self, make_panel: PanelMaker) -> None:
+        panel = make_panel(threads=True)
+        one = panel.service.get(int(panel.run().id), wait=30)
+        panel.sandbox.control.misbehave("engine", slow_seconds=30, paths="/v1/completions")
+        two = panel.run()
+        with pytest.raises(Conflict, match="not ended"):
+            panel.service.compare(int(one.id), int(two.id))
+        panel.service.cancel(int(two.id), actor="t")
+        panel.service.get(int(two.id), wait=10)
+
+
+class TestEstimate:
+    def estimate(self, panel: Panel, **fields: Any) -> Any:
+        return panel.service.estimate(AcceptanceRequest(engine_id=panel.engines[0], **fields))
+
+    def test_counts_requests_and_tokens(self, panel: Panel) -> None:
+        view = self.estimate(panel, lengths=[100, 200])
+        # 4 arms of 2 prompts, 2 repeated colds, a probe before each arm and the warm-up.
+        assert (view.prompts, view.requests) == (2, 4 * 2 + 2 + 5)
+        assert view.prompt_tokens > 4 * 300
+        assert view.seconds is None
+        assert any("GPU prefix cache" in d for d in view.disturbs)
+        assert any("chunk size" in w for w in view.warnings)
+
+    def test_learns_its_time_from_the_last_pass(self, panel: Panel) -> None:
+        panel.run()
+        assert self.estimate(panel).seconds > 5.0
+
+    def test_says_whom_it_disturbs(self, panel: Panel) -> None:
+        assert any("whole L1" in d for d in self.estimate(panel, allow_clear_l1=True).disturbs)
+        assert self.estimate(panel, arms=["cold", "warm"]).disturbs == []
+
+    def test_starts_nothing(self, panel: Panel) -> None:
+        self.estimate(panel)
+        assert panel.service.list_runs(page_size=5, page_token=None).items == []
+
+
+class TestSchedule:
+    def test_a_schedule_starts_a_run(self, panel: Panel) -> None:
+        panel.service.check_schedule(int(panel.engines[0]), {"lengths": [150]})
+        started = panel.service.fire(int(panel.engines[0]), {"lengths": [150]}, "schedule")
+        assert started is not None
+        assert panel.service.get(started.id).verdict == "pass"
+
+    def test_options_that_make_no_request(self, panel: Panel) -> None:
+        with pytest.raises(Exception, match=r"options\.profile"):
+            panel.service.check_schedule(int(panel.engines[0]), {"profile": "huge"})
+        with pytest.raises(NotFound):
+            panel.service.check_schedule(99, {})
