@@ -197,6 +197,7 @@ class Background:
         every(300.0, "retention", services.telemetry.retire)
         every(services.settings.poll_seconds, "alarms", services.alerts.evaluate)
         every(5.0, "messages", services.alerts.deliver)
+        every(600.0, "checks", services.checks.refresh)
         every(3600.0, "alarm-retention", services.alerts.retire)
         every(60.0, "quarantine-expiry", lambda: services.cleanup.purge_expired(services.clock()))
         every(30.0, "called-policies", services.cleanup.start_pending)
