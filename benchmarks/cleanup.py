@@ -212,13 +212,15 @@ def main() -> int:
     for p in plans:
         print(
             f"plan {p['plan']}: {p['planned']:,} of {options.plan_records:,} records "
-            f"in {p['cpu_seconds']:.2f} s of CPU (budget {PLAN_BUDGET_SECONDS:.0f} s at 1,000,000), memory +{p['grown_mb']:.0f} MB"
+            f"in {p['cpu_seconds']:.2f} s of CPU (budget {PLAN_BUDGET_SECONDS:.0f} s at 1,000,000), "
+            f"memory +{p['grown_mb']:.0f} MB"
         )
     for r in removals:
         print(
             f"{r['removal']}: {r['records']:,} records in {r['seconds']:.2f} s, "
-            f"find -delete {r['find_seconds']:.2f} s: ratio {r['ratio']:.2f} (budget {REMOVE_BUDGET:.0f}), CPU ratio {r['cpu_ratio']:.2f}, "
-            f"{r['microseconds_a_record']:.0f} µs a record, memory +{r['grown_mb']:.0f} MB"
+            f"find -delete {r['find_seconds']:.2f} s: ratio {r['ratio']:.2f} (budget {REMOVE_BUDGET:.0f}), "
+            f"CPU ratio {r['cpu_ratio']:.2f}, {r['microseconds_a_record']:.0f} µs a record, "
+            f"memory +{r['grown_mb']:.0f} MB"
         )
     return 1 if over else 0
 

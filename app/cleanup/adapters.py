@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.cleanup.planning import Serving
-from app.cleanup.ports import CANARY, RESTORED, Batch, Fact, Selection, StoreTotals
+from app.cleanup.ports import CANARY, RESTORED, Batch, Selection, StoreTotals
 from app.clock import Clock, parse_iso
 from app.database import Database
 from app.errors import Conflict, StoreError, TierkeeperError
@@ -24,7 +23,6 @@ from app.scheduling.runner import WorkRunner
 from app.scheduling.work import ACTIVE_STATES, SUCCEEDED
 
 _WAIT_SECONDS = 0.1
-_REGULAR = stat.S_IFREG | 0o600
 
 
 class RecordsInventory:
@@ -76,10 +74,9 @@ class RecordsInventory:
         age = max(self._clock() - selection.unused_since_ns / 1e9 - 1.0, 0.0)
         return [RecordFilter(older_than=age) if selection.by_age else RecordFilter(unused_for=age)]
 
-    def classify_now(self, store_id: int, facts: Sequence[Fact]) -> list[tuple[str, str | None]]:
+    def classify_now(self, store_id: int, facts: Sequence[FileFact]) -> list[tuple[str, str | None]]:
         """Class and reason as of now."""
-        judged = self._records.classify_now(store_id, [FileFact(*fact, 1, _REGULAR) for fact in facts])
-        return [(j.cls, j.reason) for j in judged]
+        return [(j.cls, j.reason) for j in self._records.classify_now(store_id, facts)]
 
     def held(self, store_id: int) -> Mapping[bytes, str]:
         """Names on hold: canaries by the reason they were held for, all others as restored."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from app.cleanup.dirty import DirtyItems
+from app.cleanup.disk import signed
 from app.cleanup.episodes import Episodes, OpenEpisode
 from app.cleanup.passes import PassDeps, RemovalPass
 from app.cleanup.plan import Group, Planner, StoreFacts
@@ -161,7 +162,8 @@ class Clearing:
             judged = deps.inventory.classify_now(deps.store_id, [fact for _, fact in part])
             for (item, fact), (cls, reason) in zip(part, judged, strict=True):
                 if cls not in _NOT_AGAIN:
-                    groups.append(Group(cls, reason, "recreated", item.action, fact.device, [(*fact[:6], None)]))
+                    row = (*fact[:5], signed(fact.inode), None)
+                    groups.append(Group(cls, reason, "recreated", item.action, fact.device, [row]))
         return self._remove(groups)
 
     def _sweep(self, models: frozenset[str]) -> int:

@@ -9,10 +9,10 @@ from app.cleanup.chunks import chunks_of_reasons, read_chunk
 from app.cleanup.disk import StoreRoot, signed
 from app.cleanup.items import ItemRow
 from app.cleanup.policy import DIRTY_REASONS
-from app.cleanup.ports import Fact
 from app.cleanup.removal import look
 from app.database import Database
 from app.lmcache.object_keys import ObjectKey, decode_model, parse_name
+from app.records.facts import FileFact
 
 
 class DirtyItems:
@@ -60,7 +60,7 @@ class DirtyItems:
             if found:
                 yield list(found)
 
-    def recreated(self, root: StoreRoot, models: frozenset[str], until_ns: int) -> Iterator[tuple[ItemRow, Fact]]:
+    def recreated(self, root: StoreRoot, models: frozenset[str], until_ns: int) -> Iterator[tuple[ItemRow, FileFact]]:
         """Files that have the name of an item of these models again, written up to `until_ns` (file system time).
 
         The very file that was planned (it could not be removed, or is not wrong any more) is none of them. Raises
@@ -74,24 +74,11 @@ class DirtyItems:
                 found = look(root, item.name)
                 if found is None or not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                     continue
-                inode = signed(found.st_ino)
-                if (inode, found.st_mtime_ns) == (item.inode, item.mtime_ns) or found.st_mtime_ns > until_ns:
+                same = (signed(found.st_ino), found.st_mtime_ns) == (item.inode, item.mtime_ns)
+                if same or found.st_mtime_ns > until_ns or (item.name, found.st_ino) in seen:
                     continue
-                if (item.name, inode) in seen:
-                    continue
-                seen.add((item.name, inode))
-                yield (
-                    item,
-                    Fact(
-                        item.name,
-                        found.st_size,
-                        found.st_mtime_ns,
-                        found.st_ctime_ns,
-                        found.st_atime_ns,
-                        inode,
-                        found.st_dev,
-                    ),
-                )
+                seen.add((item.name, found.st_ino))
+                yield item, FileFact.of(item.name, found)
 
 
 def model_of(name: bytes) -> str | None:

@@ -113,6 +113,9 @@ class StoreRoot:
 
         Raises OSError; EINVAL for a name that would leave the store or, without `below`, enter our own folder.
         """
+        if b"/" not in name and name not in _NO_NAMES:  # the usual case: one flat directory
+            known = self._folders.get(below)
+            return self.folder(below, create=create) if known is None else known, name
         folder, _, leaf = name.rpartition(b"/")
         if leaf in _NO_NAMES or name.startswith(_OWN_PREFIX):
             raise OSError(errno.EINVAL, "is not a name of a record")

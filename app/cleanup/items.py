@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import stat
 from typing import NamedTuple
 
 from app.cleanup.policy import USE_KINDS
+from app.records.facts import FileFact
+
+_REGULAR = stat.S_IFREG | 0o600
 
 
 class ItemRow(NamedTuple):
@@ -24,6 +28,10 @@ class ItemRow(NamedTuple):
     action: str
     record_id: int | None
     round: int
+
+    def fact(self) -> FileFact:
+        """What the file was when it was planned: a regular file with one name (anything else is refused anyway)."""
+        return FileFact._make((*self[1:8], 1, _REGULAR))
 
     @property
     def respects_use(self) -> bool:

@@ -63,6 +63,25 @@ class RunTally:
             self.waiting_records += 1
             self.waiting_bytes += item.size
 
+    def count_all(self, items: Sequence[ItemRow], outcomes: Sequence[Outcome]) -> None:
+        """Adds outcomes of the first items; what was removed is added up by kind, which is nearly all of it."""
+        removed: dict[tuple[str, str, str, str | None], list[int]] = {}
+        for item, outcome in zip(items, outcomes, strict=False):
+            if outcome.state not in REMOVED:
+                self.count(item, outcome)
+                continue
+            key = (outcome.state, item.why, item.cls, item.reason)
+            sizes = removed.get(key)
+            if sizes is None:
+                sizes = removed[key] = []
+            sizes.append(item.size)
+        for (state, why, cls, reason), sizes in removed.items():
+            size = sum(sizes)
+            self.add_removed(reason_key(why, cls, reason), len(sizes), size)
+            if state in WAITING:
+                self.waiting_records += len(sizes)
+                self.waiting_bytes += size
+
     def add_removed(self, reason: str, records: int, size: int) -> None:
         self.removed_records += records
         self.removed_bytes += size

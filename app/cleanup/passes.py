@@ -16,7 +16,7 @@ from app.cleanup.items import ItemRow
 from app.cleanup.journal import Journal, RunTally
 from app.cleanup.lock import StoreLock
 from app.cleanup.policy import PolicySpec
-from app.cleanup.ports import RESTORED, Fact, Inventory
+from app.cleanup.ports import RESTORED, Inventory
 from app.cleanup.quarantine import Manifest, folder_path
 from app.cleanup.removal import Outcome, remove, sync_directory
 from app.clock import Clock
@@ -97,7 +97,7 @@ class RemovalPass:
     def _judge(self, chunk: Chunk, planned: list[ItemRow]) -> list[ItemRow]:
         """What may go now; what may not (its class is another now, or somebody holds it) is settled in the chunk."""
         deps = self._deps
-        facts = [Fact._make(item[1:8]) for item in planned]
+        facts = [item.fact() for item in planned]
         wanted: list[ItemRow] = []
         refused: list[Outcome] = []
         for item, (cls, reason) in zip(planned, deps.inventory.classify_now(deps.store_id, facts), strict=True):
@@ -131,17 +131,16 @@ class RemovalPass:
     def _act(self, quarantine: bytes, chunk: Chunk, wanted: list[ItemRow]) -> None:
         """Moves the files of one chunk; stops between two of them when asked to."""
         deps = self._deps
-        root, count = deps.root, deps.tally.count
+        root = deps.root
         outcomes: list[Outcome] = []
         try:
             for position, item in enumerate(wanted):
                 if position % _LOOK_UP_EVERY == 0 and self._asked_to_stop():
                     raise Interrupted
-                outcome = remove(root, quarantine, item)
-                outcomes.append(outcome)
-                count(item, outcome)
+                outcomes.append(remove(root, quarantine, item))
         finally:
             chunk.set(outcomes, deps.clock())
+            deps.tally.count_all(wanted, outcomes)
         # What the journal is about to call done must survive a power cut, too.
         sync_directory(root.directory.fd)
         sync_directory(root.folder(quarantine))

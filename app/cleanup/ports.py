@@ -36,18 +36,6 @@ class Batch(NamedTuple):
     rows: list[Row]
 
 
-class Fact(NamedTuple):
-    """What `classify_now` needs of a file."""
-
-    name: bytes
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    atime_ns: int
-    inode: int
-    device: int
-
-
 @dataclass(frozen=True, slots=True)
 class StoreTotals:
     """Records (foreign ones not counted) of a store's inventory; `scanned_at` None when it was never scanned."""
@@ -84,7 +72,7 @@ class Inventory(Protocol):
         """Streams records in batches of at most a few thousand; memory does not grow with their number."""
         ...
 
-    def classify_now(self, store_id: int, facts: Sequence[Fact]) -> list[tuple[str, str | None]]:
+    def classify_now(self, store_id: int, facts: Sequence[FileFact]) -> list[tuple[str, str | None]]:
         """Class and reason of each file as of now, in order."""
         ...
 

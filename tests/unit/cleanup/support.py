@@ -11,7 +11,7 @@ from typing import Any
 
 from app.audit.service import AuditService
 from app.cleanup.disk import signed
-from app.cleanup.ports import Batch, Fact, Selection, StoreTotals
+from app.cleanup.ports import Batch, Selection, StoreTotals
 from app.cleanup.schemas import PlanView, PolicyInput, RunView
 from app.cleanup.service import CleanupService
 from app.cleanup.tiers import Dropped, Reset, ServerGlance
@@ -30,7 +30,7 @@ from app.settings import Settings
 
 MODEL = "/models/tiny"
 START = 1_796_000_000.0
-Judge = Callable[[bytes, Fact], tuple[str, str | None]]
+Judge = Callable[[bytes, FileFact], tuple[str, str | None]]
 
 
 def key_of(number: int, *, model: str = MODEL, salt: str = "") -> ObjectKey:
@@ -70,7 +70,7 @@ class DiskInventory:
     cleared_models: list[tuple[str, float]] = field(default_factory=list)
     scans: int = 0
 
-    def _class(self, fact: Fact) -> tuple[str, str | None]:
+    def _class(self, fact: FileFact) -> tuple[str, str | None]:
         parsed = parse_name(fact.name)
         if parsed is None:
             return "foreign", None
@@ -92,7 +92,7 @@ class DiskInventory:
 
     def select(self, store_id: int, selection: Selection) -> Iterator[Batch]:
         where = RecordFilter.from_query(selection.filters) if selection.filters is not None else None
-        facts = [Fact(*f[:5], signed(f.inode), f.device) for f in self.found]
+        facts = list(self.found)
         if selection.least_recent_first:
             facts.sort(key=lambda f: (f.mtime_ns if selection.by_age else max(f.atime_ns, f.mtime_ns), f.name))
         for number, fact in enumerate(facts):
@@ -101,9 +101,9 @@ class DiskInventory:
                 continue
             parsed = parse_name(fact.name)
             model = decode_model(parsed.model) if parsed else None
-            yield Batch(cls, reason, model, fact.device, [(*fact[:6], number + 1)])
+            yield Batch(cls, reason, model, fact.device, [(*fact[:5], signed(fact.inode), number + 1)])
 
-    def classify_now(self, store_id: int, facts: Sequence[Fact]) -> list[tuple[str, str | None]]:
+    def classify_now(self, store_id: int, facts: Sequence[FileFact]) -> list[tuple[str, str | None]]:
         return [self._class(fact) for fact in facts]
 
     def held(self, store_id: int) -> Mapping[bytes, str]:
@@ -125,7 +125,7 @@ class DiskInventory:
         self.cleared_models.append((model_name, at))
 
 
-def _wanted(selection: Selection, where: RecordFilter | None, cls: str, reason: str | None, fact: Fact) -> bool:
+def _wanted(selection: Selection, where: RecordFilter | None, cls: str, reason: str | None, fact: FileFact) -> bool:
     if selection.classes is not None:
         if cls not in selection.classes:
             return False

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cleanup.ports import Fact
 from app.cleanup.tiers import Mark
 from app.lmcache.object_keys import encode_model
+from app.records.facts import FileFact
 from tests.unit.cleanup.support import MODEL, START, World, key_of, name_of
 
 WRONG = [{"kind": "incompatible"}, {"kind": "corrupt"}, {"kind": "derived"}]
@@ -251,7 +251,7 @@ class TestLaundering:
         """Everything written after the start of the test is derived until the caches were cleared."""
         born = world.clock.now
 
-        def of(name: bytes, fact: Fact) -> tuple[str, str | None]:
+        def of(name: bytes, fact: FileFact) -> tuple[str, str | None]:
             if fact.mtime_ns >= int(born * 1e9) - 1:
                 return "unverified", "derived"
             return OTHER
