@@ -107,13 +107,17 @@ def codes(run: dict[str, Any]) -> set[str]:
 
 
 class TestPass:
+    @pytest.mark.timeout(900)  # two engines start, one of them and the server again
     def test_all_arms_on_two_engines_with_restarts(self, room: Room) -> None:
         room.fresh()
         second = room.stack.start_engine("second")
         try:
             other = room.panel.post("/engines", {"name": "second", "url": second.url, "server_id": room.server_id})
-            restarts = {"server": room.stack.restart_server, "engine": room.stack.restart_engine}
-            with serving(webhook(lambda kind: restarts[kind] and restarts[kind]() and None)) as url:
+            restarts: dict[str, Callable[[], object]] = {
+                "server": room.stack.restart_server,
+                "engine": room.stack.restart_engine,
+            }
+            with serving(webhook(lambda kind: restarts[kind]() and None)) as url:
                 run = room.accept(
                     arms=[
                         *BASIC,
@@ -126,6 +130,8 @@ class TestPass:
                     ],
                     second_engine_id=other["id"],
                     restart_hook_id=room.hook(url),
+                    deadline_seconds=600,
+                    seconds=650,
                 )
         finally:
             room.stack.stop_engine("second")
@@ -150,7 +156,7 @@ class TestPass:
         assert run["verdict"] == "pass", explained(run)
         assert run["arms"][-1]["exact_matches"] == 4
 
-    @pytest.mark.timeout(600)
+    @pytest.mark.timeout(1200)
     def test_twenty_clean_runs_never_say_anything_but_pass(self, room: Room) -> None:
         room.fresh()
         verdicts = [room.accept(remove_records=False)["verdict"] for _ in range(20)]
@@ -165,11 +171,12 @@ class TestPass:
         assert arm["expected_external_tokens"] == 0 + 64 + 64 + 64 + 128 + 128 + 256
         assert arm["external_share"] == 1.0
 
+    @pytest.mark.timeout(900)
     def test_a_run_of_a_thousand_requests_is_flat_live_and_stops_at_once(self, room: Room) -> None:
         room.fresh()
         room.accept()
         before = _resident(room.panel.program.pid)
-        run = room.accept(lengths=[70] * 250, remove_records=False)
+        run = room.accept(lengths=[70] * 250, remove_records=False, deadline_seconds=600, seconds=650)
         assert run["verdict"] == "pass", explained(run)
         assert run["progress"] == {"done": 1000, "total": 1000, "unit": "requests"}
         assert _resident(room.panel.program.pid) - before < 60 * 2**20
