@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Many tests use real sockets, processes and clocks: on a busy machine one may be late. A test that is wrong fails thrice.
+AGAIN  := --reruns 2 --reruns-delay 3
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-unit test-real bench lint format screenshots lock clean
 
@@ -24,10 +26,10 @@ run: install ## the panel with the sandbox on http://127.0.0.1:8090
 test: lint test-unit ## everything CI needs except the real stack
 
 test-unit: install ## unit and browser tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(AGAIN) tests/unit tests/browser
 
 test-real: install ## the product against a real LMCache server and a real vLLM (CPU build)
-	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 900 tests/real
+	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 900 $(AGAIN) tests/real
 
 bench: install ## benchmarks, as ratios within one run
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
