@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from urllib.parse import urlsplit
 
 import apprise
@@ -146,6 +148,14 @@ class Sender:
         return Sent(False, f"answered {status.group(1)}" if status else "refused, or could not be reached")
 
 
+@cache
+def _load_plugins() -> None:
+    """Apprise reads its hundred plugins at first use, about half a second, and some of them warn of their imports."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        apprise.Apprise.instantiate("json://localhost/", asset=_asset(TIMEOUT_SECONDS))
+
+
 def _asset(timeout: float) -> apprise.AppriseAsset:
     asset = apprise.AppriseAsset(
         plugin_paths=[], secure_logging=True, storage_mode=apprise.PersistentStoreMode.MEMORY, service_timeout=timeout
@@ -157,6 +167,7 @@ def _asset(timeout: float) -> apprise.AppriseAsset:
 
 def _apprise_service(url: str, timeout: float = TIMEOUT_SECONDS) -> apprise.NotifyBase:
     """The service of an address. Raises InvalidInput for one that Apprise cannot use here."""
+    _load_plugins()
     scheme = url.partition("://")[0].lower()
     found = apprise.Apprise.instantiate(url, asset=_asset(timeout), suppress_exceptions=True)
     if found is None:

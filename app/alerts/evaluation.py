@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from app.database import Database
 
 #: An alarm in which nothing changes is written this seldom (its sentence has numbers that move all the time).
 TOUCH_SECONDS = 60.0
+_NUMBERS = re.compile(r"[\d.,:]+( [smhd]| [kMGT]?B)?")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Writer:
             after.clear_since,
         ):
             return True
+        verdict = outcome.condition.verdict
         quiet = silenced_by(alarm_facts(moment, outcome.condition), stood.quiets)
         due = row.state == "firing" and row.notified_at is None and quiet is None and outcome.explained_by is None
         return (
@@ -129,6 +132,7 @@ class Writer:
             or quiet != row.silenced_by
             or (outcome.explained_by is None) != (row.explained_by is None)
             or row.severity != outcome.condition.effective.severity
+            or (verdict.holds is True and _words(row.sentence) != _words(verdict.sentence))
             or moment.now - row.checked_at >= TOUCH_SECONDS
         )
 
@@ -214,6 +218,11 @@ class Writer:
             row.notified_at = now
             message = write("firing", _facts(row, reason), self._base_url)
             outbox.enqueue_firing(session, row.id, alarm_facts(moment, condition), message, now)
+
+
+def _words(sentence: str) -> str:
+    """A sentence without its numbers, which move all the time."""
+    return _NUMBERS.sub("", sentence[:2000])
 
 
 def _place(standing: Standing) -> tuple[object, ...]:

@@ -18,6 +18,8 @@ AlertKey = tuple[str, str, int, str]
 #: Evaluations further apart than so many poll intervals (and this many seconds) say nothing of the time between.
 GAP_INTERVALS = 5.0
 GAP_SECONDS = 180.0
+#: A cause that is still pending holds others back for this long at most.
+PENDING_SECONDS = 300.0
 
 _ORDER = in_order(RULES)
 
@@ -84,7 +86,7 @@ def plan(moment: Moment, conditions: Iterable[Condition], known: Mapping[AlertKe
             if outcome is None:
                 continue
             outcomes.append(outcome)
-            if outcome.after.state in ACTIVE:
+            if _explains(outcome.after, _wait(condition), moment.now):
                 active[condition.cause_key] = None
     watched = {outcome.key for outcome in outcomes}
     for key, standing in known.items():
@@ -94,15 +96,25 @@ def plan(moment: Moment, conditions: Iterable[Condition], known: Mapping[AlertKe
     return outcomes
 
 
+def _wait(condition: Condition) -> float:
+    """Seconds that the condition must hold."""
+    return max(condition.effective.for_seconds, condition.verdict.wait_seconds or 0.0)
+
+
+def _explains(standing: Standing, wait_seconds: float, now: float) -> bool:
+    """An alarm explains others while it fires, and when it is about to: one that waits for long may be nothing."""
+    if standing.state == "pending":
+        return standing.holds_since + wait_seconds - now <= PENDING_SECONDS
+    return standing.state in ACTIVE
+
+
 def _one(moment: Moment, condition: Condition, known: Known | None, active: Mapping[CauseKey, None]) -> Outcome | None:
     now, effective, verdict = moment.now, condition.effective, condition.verdict
     holds = verdict.holds if effective.enabled else False
     if known is None and holds is not True:
         return None
     cause = explanation(moment, condition.rule, condition.fact.subject, active)
-    wait = effective.for_seconds
-    if verdict.wait_seconds is not None:
-        wait = max(wait, verdict.wait_seconds)
+    wait = _wait(condition)
     if known is None:
         after = begin(now, wait, explained=cause is not None)
     else:

@@ -6,6 +6,7 @@ a window is one subtraction. Old marks lie wider apart than new ones; a trail is
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -121,10 +122,7 @@ class Trail:
             return Window(reason="its counters have not been read yet")
         if now - last.at > max(GAP_INTERVALS * interval, 60.0):
             return Window(reason=f"its counters were last read {now - last.at:.0f} s ago")
-        base = self._marks[0]
-        for mark in self._marks:
-            if mark.at <= last.at - seconds:
-                base = mark
+        base = self._marks[max(0, bisect_right(self._marks, last.at - seconds, key=_time) - 1)]
         if base is last:
             if len(self._marks) < 2:
                 return Window(reason="one reading so far: an increase needs two")
@@ -143,6 +141,10 @@ class Trail:
             if (seen := value(mark.raw.values)) is not None
         ]
         return min(found, default=None)
+
+
+def _time(mark: Mark) -> float:
+    return mark.at
 
 
 def _first(point: CounterPoint) -> Mark:

@@ -36,11 +36,18 @@ class Tuning:
 
     rules: Mapping[str, Change] = field(default_factory=dict)
     overrides: Mapping[tuple[str, str, int], Change] = field(default_factory=dict)
+    _shipped: dict[str, Effective] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, rule: Rule, subject: Subject) -> Effective:
         """What holds for a rule about one subject. A stored severity or threshold that this version does not know is
         left out."""
         layers = [self.rules.get(rule.id), self.overrides.get((rule.id, *subject.key))]
+        if layers == [None, None]:
+            shipped = self._shipped.get(rule.id)
+            if shipped is None:
+                shipped = Effective(True, rule.severity, rule.for_seconds, rule.defaults)
+                self._shipped[rule.id] = shipped
+            return shipped
         enabled, severity, wait = True, rule.severity, rule.for_seconds
         limits = rule.defaults
         for change in layers:

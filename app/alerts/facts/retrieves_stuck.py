@@ -33,6 +33,8 @@ def retrieves_stuck(moment: Moment, server: ServerInput) -> Fact:
         return Fact(
             "retrieves_stuck", server.subject, unknown="no retrieve yet (or engine-driven: this server counts none)"
         )
+    if now_open == 0:
+        return Fact("retrieves_stuck", server.subject, {"open": 0.0}, quiet="no retrieve is under way")
     if window.seconds < WINDOW_SECONDS * SEEN_PART:
         return Fact("retrieves_stuck", server.subject, unknown=f"watched for {window.seconds:.0f} s only")
     floor = server.trail.lowest(_open, last.at - WINDOW_SECONDS)

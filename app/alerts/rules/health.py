@@ -22,6 +22,14 @@ def _panel_blind(fact: Fact, limits: Limits) -> Verdict:
     return Verdict(holds, f"{said(lost)} of {said(known)} servers and engines give no answer", lost, limits["targets"])
 
 
+def _not_polling(fact: Fact, limits: Limits) -> Verdict:
+    age = fact.numbers["last_poll"]
+    if age is None:
+        return Verdict(None, "nothing has been polled yet")
+    limit = max(limits["intervals"] * fact.number("interval"), limits["seconds"])
+    return Verdict(age > limit, f"the last poll of any target ended {span(age)} ago", age, limit)
+
+
 def _degraded(fact: Fact, _: Limits) -> Verdict:
     # That no engine is registered has alarms of its own, which say which and why.
     holds = fact.words["state"] == "degraded" and not fact.number("only_nobody")
@@ -47,6 +55,21 @@ STALE_LIMITS = {
 }
 
 RULES = (
+    Rule(
+        id="polling_stopped",
+        title="The panel does not poll",
+        fact="panel_sight",
+        subject="panel",
+        severity="critical",
+        for_seconds=0,
+        judge=_not_polling,
+        limits=STALE_LIMITS,
+        means="No target has been polled for several intervals, although alarms are evaluated: everything that is "
+        "shown is old.",
+        action="Look at the panel's log (telemetry.tick_failed, telemetry.write_failed: a full disk, a locked "
+        "database) and restart it.",
+        page="/servers",
+    ),
     Rule(
         id="panel_blind",
         title="The panel sees nothing",
@@ -115,6 +138,7 @@ RULES = (
             Cause("server_unhealthy"),
             Cause("server_degraded"),
             Cause("panel_blind", "panel"),
+            Cause("polling_stopped", "panel"),
         ),
         means="The server answers some calls, but not all that the panel shows; the others are as old as said.",
         action="The server's page names the call that fails and why. A slow /metrics of a busy server: poll less "
@@ -173,6 +197,7 @@ RULES = (
             Cause("engine_unhealthy"),
             Cause("engine_degraded"),
             Cause("panel_blind", "panel"),
+            Cause("polling_stopped", "panel"),
         ),
         means="The engine answers some calls, but not all that the panel shows; the others are as old as said.",
         action="The engine's page names the call that fails and why.",

@@ -91,7 +91,6 @@ RULES = (
         for_seconds=0,
         judge=_changed,
         limits={"recent_seconds": Limit(3600, "seconds", "told for so long after the change", 60, 30 * 86400)},
-        causes=(Cause("mixed_layouts"),),
         clear_seconds=0,
         means="An engine registered a model with another KV layout than before. Records of the old layout have the "
         "same names and would be served as hits, with wrong answers.",

@@ -96,7 +96,7 @@ RULES = (
         for_seconds=30,
         judge=stale,
         limits=STALE_LIMITS,
-        causes=STORE_GONE,
+        causes=(*STORE_GONE, Cause("polling_stopped", "panel")),
         means="The panel did not get to look at the directory: its free room is as old as said.",
         action="A file system that hangs holds up whoever looks; see dmesg for the mount. Else look at the panel's "
         "log.",
