@@ -276,7 +276,7 @@ class TestSecrets:
         with panel.db.read() as session:
             shown += json.dumps([e.detail for e in session.scalars(select(AuditEvent))])
         assert SECRET not in shown
-        # Our own log never has it. What Apprise says goes nowhere; httpx tells addresses at INFO, the panel logs WARNING.
+        # What Apprise says goes nowhere; httpx tells addresses at INFO, and the panel logs WARNING.
         loose = [r for r in caplog.records if SECRET in r.getMessage() and r.levelno >= logging.WARNING]
         assert {r.name for r in loose} <= {"apprise"}
         assert logging.getLogger("apprise").propagate is False
