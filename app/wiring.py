@@ -150,6 +150,8 @@ def _register_schedules(services: Services) -> None:
     services.scheduling.register("scan", fire_scan, check_scan)
     services.scheduling.register("policy", services.cleanup.fire, services.cleanup.check_schedule)
     services.scheduling.register("acceptance", fire_acceptance, check_acceptance)
+    canaries = services.acceptance.canaries
+    services.scheduling.register("canary", canaries.fire, canaries.check_schedule)
 
 
 def _only(options: Mapping[str, Any], known: set[str]) -> None:
@@ -201,6 +203,8 @@ class Background:
         every(3600.0, "alarm-retention", services.alerts.retire)
         every(60.0, "quarantine-expiry", lambda: services.cleanup.purge_expired(services.clock()))
         every(30.0, "called-policies", services.cleanup.start_pending)
+        every(60.0, "canary-watch", services.acceptance.canary_watch.look)
+        every(3600.0, "acceptance-retention", services.acceptance.retire)
         every(3600.0, "cleanup-retention", lambda: services.cleanup.retire(services.clock()))
         self._polling = asyncio.create_task(self._poller.run(self._stop), name="poller")
 

@@ -34,6 +34,7 @@ from app.acceptance.tables import (
 from app.clock import Clock
 from app.database import Database, insert_ignore
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
+from app.fleet.schemas import EngineView, ServerView
 from app.paging import decode_cursor, encode_cursor, parse_id
 from app.records.tables import RecordHold
 from app.scheduling.runner import WorkContext, WorkKind, WorkRunner, request_cancel
@@ -125,6 +126,7 @@ class CanaryService:
             server_id=server_id,
             purpose=purpose,
             run_key=f"c{secrets.token_hex(5)}",
+            basis=basis_of(self._fleet.get_engine(engine_id), self._fleet.get_server(server_id)),
         )
 
     def _submit(self, row: CanaryRun, actor: str, action: str, detail: dict[str, Any]) -> CanaryRunView:
@@ -330,6 +332,16 @@ def _known(text: str, known: Sequence[int]) -> int:
     if canary_id not in known:
         raise InvalidInput.field("canary_ids", f"{text[:80]!r} is no canary of this engine")
     return canary_id
+
+
+def basis_of(engine: EngineView, server: ServerView) -> dict[str, Any]:
+    """What tells a restart or an upgrade of either; None where polls do not know it."""
+    return {
+        "engine_started": engine.started_at,
+        "server_started": server.started_at,
+        "engine_version": engine.version,
+        "server_version": server.version,
+    }
 
 
 def _bytes(name: str) -> bytes:

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.acceptance import history, reports
 from app.acceptance.canaries import CanaryService
+from app.acceptance.canary_watch import CanaryWatch
 from app.acceptance.estimate import estimate
 from app.acceptance.execution import Execution
 from app.acceptance.hook_service import HookService
@@ -29,7 +30,7 @@ from app.acceptance.schemas import (
     RunComparisonView,
 )
 from app.acceptance.stack import Pace
-from app.acceptance.tables import AcceptanceAnswer, AcceptanceRun, AcceptanceStep, CanaryRun
+from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceRun, AcceptanceStep, CanaryRun
 from app.acceptance.views import answer_view, run_view
 from app.clock import Clock
 from app.database import Database
@@ -46,6 +47,7 @@ WORK_KIND = "acceptance"
 #: A long poll holds a thread of the server; longer waits are answered with the state as it is.
 MAX_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
+ANSWERS_KEPT_SECONDS = 90 * 86_400.0
 
 
 class AcceptanceService:
@@ -81,6 +83,7 @@ class AcceptanceService:
             pace=pace,
             openers=openers,
         )
+        self.canary_watch = CanaryWatch(db=db, clock=clock, fleet=fleet, canaries=self.canaries)
         self._execution = Execution(db, clock, fleet, remover=remover, pace=pace, openers=openers)
         runner.register(WorkKind(WORK_KIND, AcceptanceRun, run=self._execution, recover=self._execution.recover))
 
@@ -352,6 +355,26 @@ class AcceptanceService:
                 )
                 or 0
             )
+
+    def retire(self, *, batch: int = 2000) -> int:
+        """Forgets the prompts and answers of old runs, a batch a call; returns how many answers went.
+
+        Runs themselves (verdict, arms, comparisons) stay, and so do the answers of each engine's last pass.
+        """
+        horizon = self._clock() - ANSWERS_KEPT_SECONDS
+        with self._db.write() as session:
+            kept = select(func.max(AcceptanceRun.id)).where(AcceptanceRun.verdict.in_(history.PASSES))
+            old = select(AcceptanceRun.id).where(
+                AcceptanceRun.finished_at < horizon, AcceptanceRun.id.not_in(kept.group_by(AcceptanceRun.engine_id))
+            )
+            ids = list(
+                session.scalars(select(AcceptanceAnswer.id).where(AcceptanceAnswer.run_id.in_(old)).limit(batch))
+            )
+            if ids:
+                session.execute(delete(AcceptanceAnswer).where(AcceptanceAnswer.id.in_(ids)))
+            else:
+                session.execute(delete(AcceptancePrompt).where(AcceptancePrompt.run_id.in_(old)))
+        return len(ids)
 
     # schedules
 

@@ -178,7 +178,9 @@ class CanaryRun(WorkColumns, Base):
     )
     count: Mapped[int] = mapped_column(default=0)  # create: how many prompts to keep
     canary_ids: Mapped[list[int]] = mapped_column(JSON, default=list)
-    reason: Mapped[str] = mapped_column(default="by hand")  # by hand | schedule | restart | upgrade | cleanup
+    reason: Mapped[str] = mapped_column(default="by hand")  # by hand | schedule | restart | upgrade | cleanup | retry
+    # Process starts and versions of engine and server when it was asked for: what a later restart is noticed by.
+    basis: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     outcome: Mapped[str | None] = mapped_column(default=None)  # the worst of its checks
     findings: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)
 

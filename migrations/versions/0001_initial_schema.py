@@ -928,6 +928,7 @@ def upgrade() -> None:
     sa.Column('count', sa.Integer(), nullable=False),
     sa.Column('canary_ids', sa.JSON(), nullable=False),
     sa.Column('reason', sa.String(), nullable=False),
+    sa.Column('basis', sa.JSON(), nullable=False),
     sa.Column('outcome', sa.String(), nullable=True),
     sa.Column('findings', sa.JSON(), nullable=False),
     sa.Column('id', sa.Integer(), nullable=False),

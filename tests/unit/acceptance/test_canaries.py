@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from app.acceptance.answers import Answer, Refusal
 from app.acceptance.canary_verdict import CanaryOutcome, Reading, judge, what_became, worst
+from app.acceptance.canary_watch import due
 from app.acceptance.evidence import TokenEvidence
 from app.acceptance.own_records import OwnRecord
 from app.acceptance.schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryView
+from app.acceptance.tables import AcceptanceRun
 from app.errors import Conflict, InvalidInput, NotFound
 from app.lmcache.object_keys import ObjectKey
 from app.records.tables import RecordHold
@@ -205,3 +207,66 @@ class TestJudge:
             (1, "c"): OwnRecord(1, "c", key, 9, None),
         }
         assert what_became(kept, now) == (["d"], ["b", "c"])
+
+
+BASIS = {"engine_started": "t1", "server_started": "t2", "engine_version": "0.32.0", "server_version": "0.5.6"}
+
+
+class TestDue:
+    @pytest.mark.parametrize(
+        ("changes", "cleaned", "reason"),
+        [
+            ({}, False, None),
+            ({"engine_started": "t9"}, False, "restart"),
+            ({"server_started": "t9"}, False, "restart"),
+            ({"engine_version": "0.33.0", "engine_started": "t9"}, False, "upgrade"),
+            ({"server_version": None}, False, None),
+            ({}, True, "cleanup"),
+        ],
+    )
+    def test_what_calls_for_a_check(self, changes: dict[str, str | None], cleaned: bool, reason: str | None) -> None:
+        assert due(BASIS, {**BASIS, **changes}, cleaned_since=cleaned) == reason
+        assert due({}, {**BASIS, **changes}, cleaned_since=False) is None
+
+
+class TestWatch:
+    """The watch over views as polls would give them."""
+
+    def look(self, panel: Panel, monkeypatch: pytest.MonkeyPatch, *, health: str = "healthy", **changes: str) -> int:
+        engine = panel.fleet.get_engine(int(panel.engines[0]))
+        server = panel.fleet.get_server(int(panel.server))
+        fine = engine.health.model_copy(update={"state": health})
+        told = {"health": fine, "version": "0.32.0", "started_at": "t1", **changes}
+        monkeypatch.setattr(panel.fleet, "get_engine", lambda _id: engine.model_copy(update=told))
+        monkeypatch.setattr(panel.fleet, "get_server", lambda _id: server.model_copy(update={"health": fine}))
+        panel.service.canary_watch.look()
+        page = panel.service.canaries.list_runs(page_size=50, page_token=None)
+        return len([r for r in page.items if r.purpose == "check"])
+
+    def test_a_restart_is_noticed_once(self, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+        keep(panel)
+        assert self.look(panel, monkeypatch) == 0  # nothing was known when they were kept
+        check(panel)
+        assert self.look(panel, monkeypatch) == 1
+        assert self.look(panel, monkeypatch, started_at="t2", health="unreachable") == 1
+        assert self.look(panel, monkeypatch, started_at="t2") == 2
+        assert self.look(panel, monkeypatch, started_at="t2") == 2
+        newest = panel.service.canaries.list_runs(page_size=1, page_token=None).items[0]
+        assert (newest.reason, newest.outcome) == ("restart", "ok")
+
+    def test_without_canaries_nothing_happens(self, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.look(panel, monkeypatch) == 0
+
+
+class TestRetention:
+    def test_answers_of_old_runs_go_but_not_those_of_the_last_pass(self, panel: Panel) -> None:
+        old, last = panel.run(lengths=[150]), panel.run(lengths=[150])
+        assert panel.service.retire() == 0
+        with panel.db.write() as session:
+            session.execute(update(AcceptanceRun).values(finished_at=1.0))
+        gone = panel.service.retire()
+        assert gone > 0
+        assert panel.service.retire() == 0
+        assert panel.service.answers(int(old.id), page_size=5, page_token=None).items == []
+        assert panel.service.answers(int(last.id), page_size=5, page_token=None).items
+        assert panel.service.get(int(old.id)).verdict == "pass"
