@@ -77,7 +77,6 @@ def rules_page(frame: ViewerFrame) -> Response:
         "check_rules.html",
         CheckRulesPage,
         "checks",
-        Crumb("Checks", "/checks"),
         Crumb("What is checked"),
         rules=_checks(frame.services).rules(),
     )
