@@ -121,3 +121,10 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
         )
         if active is not None:
             raise Conflict(f"cleanup run {active} works on this store; cancel it or wait for it")
+        job = session.scalar(
+            select(QuarantineJob.id)
+            .join(CleanupRun, CleanupRun.id == QuarantineJob.run_id)
+            .where(CleanupRun.store_id == target_id, QuarantineJob.state.in_(ACTIVE_STATES))
+        )
+        if job is not None:
+            raise Conflict(f"quarantine job {job} works on this store; cancel it or wait for it")

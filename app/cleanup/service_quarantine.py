@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.cleanup.adoption import adopt
@@ -22,12 +22,13 @@ from app.cleanup.views import job_view
 from app.clock import iso
 from app.errors import Conflict, NotFound
 from app.paging import decode_cursor, encode_cursor
-from app.scheduling.runner import request_cancel
+from app.scheduling.runner import owner_alive, request_cancel
 from app.scheduling.schemas import Page
-from app.scheduling.work import ACTIVE_STATES
+from app.scheduling.work import ACTIVE_STATES, INTERRUPTED, RUNNING
 
 #: A restore or purge of a few thousand records is done when the answer leaves.
 INLINE_SECONDS = 5.0
+RETRY_SECONDS = 3600.0
 
 
 class QuarantineMethods(ServiceBase):
@@ -45,6 +46,7 @@ class QuarantineMethods(ServiceBase):
 
     def _start_job(self, run_id: int, kind: str, body: SelectionInput | None, actor: str) -> QuarantineJobView:
         selection = selection_of(body.record_ids, body.filter) if body is not None else {}
+        self._end_dead_jobs(run_id)
         job_id = self._queue_job(run_id, kind, selection, actor)
         future = self._runner.submit("quarantine", job_id)
         if future is not None:
@@ -78,6 +80,24 @@ class QuarantineMethods(ServiceBase):
                 detail={"job_id": job.id, "selection": _short(selection)},
             )
             return job.id
+
+    def _end_dead_jobs(self, run_id: int) -> None:
+        """A command that was killed leaves a row that says it runs: settle it here, not only at the next serve."""
+        query = select(QuarantineJob.id, QuarantineJob.owner).where(
+            QuarantineJob.run_id == run_id, QuarantineJob.state == RUNNING
+        )
+        with self._db.read() as session:
+            rows = session.execute(query).all()
+        for job_id, owner in rows:
+            if owner == self._runner.owner or owner_alive(owner):
+                continue
+            self._recovery.recover_run(run_id)
+            with self._db.write() as session:
+                session.execute(
+                    update(QuarantineJob)
+                    .where(QuarantineJob.id == job_id, QuarantineJob.state == RUNNING)
+                    .values(state=INTERRUPTED, finished_at=self._clock(), error="the process that ran it is gone")
+                )
 
     def get_quarantine_job(self, job_id: int) -> QuarantineJobView:
         """Raises NotFound."""
@@ -114,20 +134,24 @@ class QuarantineMethods(ServiceBase):
         return self.get_quarantine_job(job_id)
 
     def quarantine(self, store_id: int, *, page_size: int, page_token: str | None) -> QuarantineView:
-        """What waits on the store's disk, also of runs that this panel does not know. Raises NotFound, StoreError."""
+        """What waits on the store's disk, also of runs that this panel does not know. Raises NotFound, StoreError.
+
+        Folders of this panel's own runs are counted by the journal, all others on the disk.
+        """
         list_name = f"quarantine|{store_id}"
         after = str(decode_cursor(list_name, page_token)[0]) if page_token else ""
         store = self._fleet.store_target(store_id)
+        with self._db.read() as session:
+            runs = {
+                run.folder: run for run in session.scalars(select(CleanupRun).where(CleanupRun.store_id == store_id))
+            }
         with StoreRoot(store.path) as root:
             found: dict[str, list[Waiting]] = {}
             for folder in list_folders(root):
-                found.setdefault(base_folder(folder), []).append(measure(root, folder))
-        with self._db.read() as session:
-            runs = {
-                run.folder: run
-                for run in session.scalars(select(CleanupRun).where(CleanupRun.store_id == store_id))
-                if run.folder in found
-            }
+                base = base_folder(folder)
+                parts = found.setdefault(base, [])
+                if base not in runs:
+                    parts.append(measure(root, folder))
         entries = [_entry(name, parts, runs.get(name)) for name, parts in sorted(found.items())]
         rest = [entry for entry in entries if entry.folder > after]
         shown = rest[:page_size]
@@ -153,8 +177,13 @@ class QuarantineMethods(ServiceBase):
 
     def purge_expired(self, now: float) -> int:
         """Purges what has waited for its policy's `quarantine_for`; returns how many jobs ended. For the scheduler."""
+        # What could not be purged (its store is away) is tried again an hour later, not every minute.
+        tried = select(QuarantineJob.run_id).where(QuarantineJob.created_at > now - RETRY_SECONDS)
         query = select(CleanupRun.id).where(
-            CleanupRun.purge_after <= now, CleanupRun.waiting_records > 0, CleanupRun.state.not_in(ACTIVE_STATES)
+            CleanupRun.purge_after <= now,
+            CleanupRun.waiting_records > 0,
+            CleanupRun.state.not_in(ACTIVE_STATES),
+            CleanupRun.id.not_in(tried),
         )
         with self._db.read() as session:
             run_ids = session.scalars(query.order_by(CleanupRun.purge_after)).all()
@@ -184,14 +213,26 @@ def base_folder(folder: str) -> str:
 
 
 def _entry(name: str, parts: list[Waiting], run: CleanupRun | None) -> QuarantineEntry:
+    if run is not None:
+        return QuarantineEntry(
+            folder=name,
+            run_id=str(run.id),
+            policy_name=run.policy_name,
+            started_at=iso(run.started_at),
+            purge_after=iso(run.purge_after),
+            records=run.waiting_records,
+            bytes=run.waiting_bytes,
+            readable=True,
+            reason=None,
+        )
     header = next((part.header for part in parts if part.header is not None), None) or {}
     reasons = [part.reason for part in parts if part.reason]
     return QuarantineEntry(
         folder=name,
-        run_id=None if run is None else str(run.id),
-        policy_name=run.policy_name if run is not None else _text(header.get("policy")),
-        started_at=iso(run.started_at) if run is not None else _text(header.get("started_at")),
-        purge_after=iso(run.purge_after) if run is not None else _text(header.get("purge_after")),
+        run_id=None,
+        policy_name=_text(header.get("policy")),
+        started_at=_text(header.get("started_at")),
+        purge_after=_text(header.get("purge_after")),
         records=sum(part.records for part in parts),
         bytes=sum(part.bytes for part in parts),
         readable=not reasons,

@@ -232,6 +232,22 @@ class TestRestoreAndPurge:
         assert world.quarantined() == set()
         assert world.service.purge_expired(world.clock() + 9 * 86_400) == 0
 
+    def test_expiry_of_a_store_that_is_away_is_tried_again_later(self, world: World) -> None:
+        world.fill(1, cls=("corrupt", "short"))
+        world.run(CORRUPT, quarantine_for="1d")
+        away = world.base / "away"
+        world.path.rename(away)
+        world.clock.forward(2 * 86_400)
+        assert world.service.purge_expired(world.clock()) == 1
+        (job,) = world.service.list_quarantine_jobs(page_size=10, page_token=None).items
+        assert job.state == "failed"
+        world.clock.forward(60)
+        assert world.service.purge_expired(world.clock()) == 0
+        away.rename(world.path)
+        world.clock.forward(3600)
+        assert world.service.purge_expired(world.clock()) == 1
+        assert world.quarantined() == set()
+
     def test_quarantine_page_tells_what_waits(self, world: World) -> None:
         world.fill(3, cls=("corrupt", "short"))
         run = world.run(CORRUPT, name="nightly")
