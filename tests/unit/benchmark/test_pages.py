@@ -1,0 +1,75 @@
+"""The room's pages inside a whole panel, over the sandbox: every page answers, escapes, and keeps what was typed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.panel import Panel as WholePanel
+from tests.unit.benchmark.conftest import Ids, ended
+from tests.unit.web.test_pages import Document
+
+
+@pytest.fixture(scope="module")
+def browser(whole: WholePanel) -> httpx.Client:
+    return whole.browser()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/benchmark",
+        "/benchmark?verdict=valid&form=two_pass",
+        "/benchmark/new",
+        "/benchmark/new?experiment=ab&mode=scaled",
+        "/benchmark/runs/{run}",
+        "/benchmark/compare?a={run}&b={run}",
+        "/experiments",
+        "/experiments?engine_id={engine}&statistic=median",
+        "/experiments?engine_id=nonsense",
+    ],
+)
+def test_pages(browser: httpx.Client, measured: dict[str, Any], ids: Ids, path: str) -> None:
+    answer = browser.get(path.format(run=measured["id"], engine=ids["engine"]))
+    assert answer.status_code == 200, answer.text[:500]
+    document = Document(answer.text)
+    assert document.unbalanced == []
+    assert document.open == []
+    assert len(document.all("h1")) == 1
+    assert "<script>" not in answer.text.replace("&lt;script&gt;", "")
+    assert " style=" not in answer.text
+    ids_seen = [attrs["id"] for _, attrs in document.elements if "id" in attrs]
+    assert len(ids_seen) == len(set(ids_seen))
+    for attrs in document.all("th"):
+        assert attrs.get("scope") in ("col", "row"), attrs
+
+
+def test_the_page_of_a_run_shows_every_request_and_the_scope(browser: httpx.Client, measured: dict[str, Any]) -> None:
+    text = browser.get(f"/benchmark/runs/{measured['id']}").text
+    assert "Holds for" in text
+    assert "only the connector" in text
+    assert text.count('class="dots"') == 8  # two scenarios, two runs, two passes
+
+
+def test_a_form_keeps_what_was_typed_and_names_what_is_wrong(browser: httpx.Client, ids: Ids) -> None:
+    answer = browser.post("/benchmark/new", data={"engine_id": ids["engine"], "form": "two_pass", "contexts": "many"})
+    assert answer.status_code == 422
+    assert "is not a number" in answer.text
+    assert 'value="many"' in answer.text
+    answer = browser.post(
+        "/benchmark/new?estimate=1", data={"engine_id": ids["engine"], "baseline_engine_id": "same", "contexts": "5"}
+    )
+    assert answer.status_code == 200
+    assert "prompt tokens" in answer.text
+
+
+def test_a_run_is_started_from_the_form(browser: httpx.Client, api: httpx.Client, ids: Ids) -> None:
+    form = {"engine_id": ids["engine"], "form": "accumulation", "contexts": "2", "tokens": "150", "output_tokens": "2"}
+    answer = browser.post("/benchmark/new", data={**form, "remove_records": "on"})
+    assert answer.status_code == 303
+    found = ended(api, answer.headers["location"].replace("/benchmark/runs", "/benchmark-runs"))
+    assert found["verdict"] == "valid", found["findings"]
+    assert found["result"]["files"]["files_per_request"] == 2.0
+    assert "files per request" in browser.get(answer.headers["location"]).text
