@@ -101,6 +101,10 @@ class Conduct:
         """Whether prompts carry a cache salt of their own (else a nonce)."""
         return self._stack.use_salt
 
+    def give_up(self) -> None:
+        """Tells threads that still walk or read for this run to stop."""
+        self._stack.stopping.set()
+
     async def warm_up(self, prompt: Prompt) -> None:
         """One request that counts nowhere (the first after a start differs), and shows what the engine reports."""
         asked = await self._stack.ask(replace(prompt, key="warmup"), salt(self._plan.run_key, "warmup"), stream=True)
@@ -192,8 +196,7 @@ class Conduct:
             text = f"what the cold arm computed never reached the cache server within {stored.waited_seconds:.0f} s"
             raise RunStopped(Finding("nothing_stored", "invalid", text, fixes.NOT_STORED))
         if stored.reached_l2 and self._stack.use_salt and self._stack.stores:
-            looked = await asyncio.to_thread(own_records.find, self._stack.stores, self._stack.salt_prefix)
-            self.seen.before.append(await asyncio.to_thread(own_records.with_checksums, self._stack.stores, looked))
+            self.seen.before.append(await self._look_at_records(checksums=True))
 
     def _chunks(self, prompts: Sequence[Prompt]) -> dict[str, int]:
         """Whole chunks that each salt must have stored, by the lengths the engine counted."""
@@ -270,10 +273,15 @@ class Conduct:
         if not self.seen.before:
             return
         before = self.seen.before[-1]
-        looked = await asyncio.to_thread(own_records.find, self._stack.stores, self._stack.salt_prefix)
-        if before.checksums:
-            looked = await asyncio.to_thread(own_records.with_checksums, self._stack.stores, looked)
+        looked = await self._look_at_records(checksums=before.checksums)
         self.seen.records = own_records.compare_looks(before, looked)
+
+    async def _look_at_records(self, *, checksums: bool) -> OwnRecords:
+        stack, stop = self._stack, self._stack.stopping.is_set
+        looked = await asyncio.to_thread(own_records.find, stack.stores, stack.salt_prefix, stop=stop)
+        if checksums:
+            looked = await asyncio.to_thread(own_records.with_checksums, stack.stores, looked, stop=stop)
+        return looked
 
     async def _mixed(self, prompts: Sequence[Prompt], probe: Prompt, reference: AnswerSet) -> None:
         """Heads from the GPU cache, the rest from the cache server."""

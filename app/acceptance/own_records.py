@@ -54,10 +54,11 @@ class OwnRecords:
         return [r.key for r in self.records if wanted is None or r.key.cache_salt in wanted]
 
 
-def find(stores: Sequence[StoreTarget], salt_prefix: str) -> OwnRecords:
+def find(stores: Sequence[StoreTarget], salt_prefix: str, *, stop: Callable[[], bool] = lambda: False) -> OwnRecords:
     """Every finished record of the stores whose salt starts with `salt_prefix`.
 
-    Raises StoreError when a directory cannot be read. Walks the whole directory: call it in a thread, and not often.
+    Raises StoreError when a directory cannot be read. Walks the whole directory: call it in a thread, and not often;
+    when `stop` says so it gives up, and what it returns is incomplete.
     """
     found: list[OwnRecord] = []
     for store in stores:
@@ -65,6 +66,8 @@ def find(stores: Sequence[StoreTarget], salt_prefix: str) -> OwnRecords:
         marker = f"@{salt_prefix}"
         with StoreDirectory.open(store.path) as directory:
             for folder, entries in directory.walk_entries():
+                if stop():
+                    break
                 for name, facts in entries:
                     # Parsing costs more than looking: only names that hold our salt are parsed.
                     if marker not in name or not stat.S_ISREG(facts.st_mode):
@@ -141,11 +144,13 @@ def compare_looks(before: OwnRecords, after: OwnRecords) -> RecordsEvidence:
     )
 
 
-def try_find(stores: Sequence[StoreTarget], salt_prefix: str) -> tuple[OwnRecords | None, str]:
+def try_find(
+    stores: Sequence[StoreTarget], salt_prefix: str, stop: Callable[[], bool] = lambda: False
+) -> tuple[OwnRecords | None, str]:
     """`find`, or None with the sentence why the directories cannot be looked at."""
     if not stores:
         return None, "no store with a directory is registered for this server"
     try:
-        return find(stores, salt_prefix), ""
+        return find(stores, salt_prefix, stop=stop), ""
     except StoreError as error:
         return None, error.detail

@@ -264,8 +264,8 @@ def plan_prompts(
 ) -> tuple[Planned, ...]:
     """Keys and exact token lengths of a profile's built-in prompts. `longest` is what the engine can take.
 
-    `lengths` replaces the profile's own; edge lengths (N−1, N, N+1 of whole chunks) come after the others. Lengths that
-    do not fit the engine are cut to it.
+    `lengths` replaces the profile's own and is taken as it is; edge lengths (N−1, N, N+1 of whole chunks) come after
+    the others. The profile's lengths that do not fit the engine are cut to it.
     """
     planned: list[tuple[Sizing, int]] = []
     if lengths:
@@ -278,7 +278,7 @@ def plan_prompts(
             for edge in numbers.edge_chunks
             for off in (-1, 0, 1)
         ]
-    fitted = [(s, n if longest is None else min(n, longest)) for s, n in planned]
+    fitted = [(s, n if longest is None or lengths else min(n, longest)) for s, n in planned]
     return tuple(Planned(f"p{i + 1:02}", s, n, i + 1) for i, (s, n) in enumerate(fitted) if n >= 2)
 
 

@@ -281,6 +281,8 @@ class Run:
     def _conclude(self) -> None:
         """Puts together what was seen. Pure but for the outcome it fills."""
         conduct = self._conduct
+        if conduct is not None:
+            conduct.give_up()
         results = conduct.asking.results if conduct is not None else self._results(None)
         seen = conduct.seen if conduct is not None else None
         before, after = self._before, self._after

@@ -31,7 +31,7 @@ from app.acceptance.schemas import (
 )
 from app.acceptance.stack import Pace
 from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceRun, AcceptanceStep, CanaryRun
-from app.acceptance.views import answer_view, run_view
+from app.acceptance.views import answer_view, listed, run_view
 from app.clock import Clock
 from app.database import Database
 from app.errors import Conflict, FieldError, InvalidInput, NotFound
@@ -180,7 +180,7 @@ class AcceptanceService:
         verdict: str | None = None,
         state: str | None = None,
     ) -> Page[AcceptanceRunView]:
-        """Newest first, arms and steps included. Filters combine."""
+        """Newest first, with arms and steps; evidence and differing answers only where one run is asked for."""
         name = f"acceptance_runs|{engine_id}|{server_id}|{verdict}|{state}"
         query = select(AcceptanceRun).order_by(AcceptanceRun.id.desc()).limit(page_size + 1)
         if page_token:
@@ -197,7 +197,7 @@ class AcceptanceService:
             rows = list(session.scalars(query))
             more = len(rows) > page_size
             rows = rows[:page_size]
-            items = self._views(session, rows)
+            items = [listed(v) for v in self._views(session, rows)]
         return Page(items=items, next_page_token=encode_cursor(name, [rows[-1].id]) if more else None)
 
     def get(self, run_id: int, *, wait: float = 0.0) -> AcceptanceRunView:
@@ -211,6 +211,11 @@ class AcceptanceService:
                 if row.state not in ACTIVE_STATES or time.monotonic() >= until:
                     return self._views(session, [row])[0]
             time.sleep(_POLL_SECONDS)
+
+    def is_active(self, run_id: int) -> bool:
+        """Whether a run is queued or running; cheap. False for what is not there."""
+        with self._db.read() as session:
+            return session.scalar(select(AcceptanceRun.state).where(AcceptanceRun.id == run_id)) in ACTIVE_STATES
 
     def cancel(self, run_id: int, *, actor: str) -> AcceptanceRunView:
         """Asks a run to stop; within 2 s it has. An ended run stays as it is."""

@@ -8,6 +8,7 @@ refuses is an answer.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,8 @@ class Stack:
     clock: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
     use_salt: bool = True
+    #: Set when the run ends early: threads that walk directories or sum files then give up.
+    stopping: threading.Event = field(default_factory=threading.Event)
     _next_look: float = 0.0
     _last_look: tuple[int | None, str] = (None, "")
 
@@ -243,7 +246,9 @@ class Stack:
         Where the names cannot be known, the whole L1 is cleared only if the operator allowed it (E6).
         """
         if self.use_salt:
-            looked, why = await asyncio.to_thread(own_records.try_find, self.stores, self.salt_prefix)
+            looked, why = await asyncio.to_thread(
+                own_records.try_find, self.stores, self.salt_prefix, self.stopping.is_set
+            )
         else:
             looked, why = None, "prompts carry a nonce instead of a salt, so their records have no name of ours"
         keys = looked.keys(salts) if looked is not None else []
@@ -353,7 +358,7 @@ class Stack:
         began = time.monotonic()
         if began < self._next_look:
             return self._last_look
-        looked, why = await asyncio.to_thread(own_records.try_find, self.stores, self.salt_prefix)
+        looked, why = await asyncio.to_thread(own_records.try_find, self.stores, self.salt_prefix, self.stopping.is_set)
         found = None if looked is None else sum(min(n, looked.chunks_of(s)) for s, n in chunks.items())
         took = time.monotonic() - began
         self._next_look = began + 5 * took if took > self.pace.poll else 0.0

@@ -50,6 +50,16 @@ def run_view(row: AcceptanceRun, steps: Sequence[AcceptanceStep]) -> AcceptanceR
     )
 
 
+def listed(view: AcceptanceRunView) -> AcceptanceRunView:
+    """The run as lists show it: what may be megabytes for each run is left to the run itself."""
+    comparisons = [
+        c.model_copy(update={"divergences": [], "divergences_left_off": len(c.divergences) + c.divergences_left_off})
+        for c in view.comparisons
+    ]
+    frozen = {k: v for k, v in view.frozen.items() if k != "prompts"}
+    return view.model_copy(update={"evidence": {}, "comparisons": comparisons, "frozen": frozen})
+
+
 def _shown_request(request: dict[str, Any]) -> dict[str, Any]:
     """The request without the texts of own prompts, which may be megabytes: their number instead."""
     return {**request, "prompts": len(request.get("prompts") or ())}

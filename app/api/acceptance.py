@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from fastapi.concurrency import run_in_threadpool
 
 from app.acceptance.reports import FORMS
 from app.acceptance.schemas import (
@@ -23,11 +26,13 @@ from app.acceptance.schemas import (
     RunComparisonView,
     VerdictName,
 )
+from app.acceptance.service import MAX_WAIT_SECONDS
 from app.api.deps import Admin, Operator, PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import BODY, NOT_FOUND, READ
 from app.scheduling.schemas import Page
 
 router = APIRouter(tags=["acceptance"])
+_POLL_SECONDS = 0.25
 
 Wait = Annotated[
     float, Query(ge=0, le=3600, description="Seconds to wait for the run's end; answers at the latest after 60.")
@@ -87,9 +92,16 @@ def estimate_run(body: AcceptanceRequest, services: ServicesDep, principal: Oper
 
 
 @router.get("/acceptance-runs/{run_id}", responses=NOT_FOUND)
-def get_run(run_id: str, services: ServicesDep, principal: Viewer, wait: Wait = 0.0) -> AcceptanceRunView:
+async def get_run(run_id: str, services: ServicesDep, principal: Viewer, wait: Wait = 0.0) -> AcceptanceRunView:
     """One run; with `wait` it is answered when the run has ended."""
-    return services.acceptance.get(parse_id("acceptance run", run_id), wait=wait)
+    # Waits on the loop: pipelines that wait must not hold the threads that everybody's requests need.
+    ident = parse_id("acceptance run", run_id)
+    until = time.monotonic() + min(wait, MAX_WAIT_SECONDS)
+    while True:
+        waiting = time.monotonic() < until and await run_in_threadpool(services.acceptance.is_active, ident)
+        if not waiting:
+            return await run_in_threadpool(services.acceptance.get, ident)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 @router.post("/acceptance-runs/{run_id}/cancel", status_code=202, responses=BODY)

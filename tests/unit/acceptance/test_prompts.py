@@ -118,6 +118,7 @@ class TestPlan:
     def test_own_lengths_replace_the_profile(self) -> None:
         planned = plan_prompts(PROFILES["quick"], CHUNK, longest=None, lengths=[63, 64, 65])
         assert [p.tokens for p in planned] == [63, 64, 65]
+        assert [p.tokens for p in plan_prompts(PROFILES["quick"], CHUNK, longest=50, lengths=[63])] == [63]
 
     def test_the_probe_has_two_whole_chunks(self) -> None:
         assert plan_probe(CHUNK, 0, None).tokens // CHUNK == 2

@@ -318,6 +318,11 @@ class TestInvalid:
         assert run.verdict == "invalid"
         assert "nothing_expected" in codes(run)
 
+    def test_prompts_longer_than_the_engine_takes(self, panel: Panel) -> None:
+        run = panel.run(lengths=[150, 5000])
+        assert run.verdict == "invalid"
+        assert "prompt_too_long" in codes(run)
+
     def test_no_l2_adapter(self, make_panel: PanelMaker) -> None:
         run = make_panel(servers=[ServerSpec(l2_enabled=False)], with_store=False).run()
         assert run.verdict == "invalid"
