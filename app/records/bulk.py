@@ -24,7 +24,7 @@ BulkRow = tuple[bytes, int, int, int, int, int, int]
 Sorting = Literal["used", "written"]
 _ROWS = 4096
 _IDS = 500
-_USED = "max(atime, mtime)"
+_USED = "used"
 
 
 class _Source(NamedTuple):
@@ -38,7 +38,7 @@ class _Source(NamedTuple):
 _SOURCES: dict[Sorting | None, _Source] = {
     None: _Source("", " INDEXED BY record_mtime", ""),
     "used": _Source(f"{_USED},", " INDEXED BY record_used", f" ORDER BY {_USED}, id"),
-    "written": _Source("mtime,", " INDEXED BY record_mtime", " ORDER BY mtime, id"),
+    "written": _Source("mtime,", " INDEXED BY record_mtime", " ORDER BY mtime, used, id"),
 }
 
 

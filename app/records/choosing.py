@@ -11,9 +11,8 @@ from app.records.filters import RecordFilter
 from app.records.inventory_file import Cohort, Inventory, Owner
 from app.records.timeline import NS
 
-#: What is read of a row, and the later of its last access and last write (as the index has it).
+#: What is read of a row.
 COLUMNS = "id, cohort, salt, hash, size, mtime, ctime, atime, inode, flags"
-USED = "max(atime, mtime)"
 # The start of a hash inside a text somebody looks for: alone, or after the "@" that stands before it in a name.
 _HASH_START = re.compile(r"(?:^|@)([0-9a-f]{8,64})(?:$|@|\.)")
 #: What can stand in a name after its head when there is no salt.
@@ -36,6 +35,11 @@ class RecordRow(NamedTuple):
     atime: int
     inode: int
     flags: int
+
+    @property
+    def used(self) -> int:
+        """The later of the last access and the last write, ns."""
+        return max(self.atime, self.mtime)
 
     @property
     def name(self) -> str:

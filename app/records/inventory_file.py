@@ -24,7 +24,7 @@ from app.errors import StoreError
 from app.lmcache.object_keys import ObjectKey, decode_model
 from app.records.classify import RecordOwner
 
-VERSION = 1
+VERSION = 2
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -41,15 +41,15 @@ CREATE TABLE cohort (
 CREATE TABLE record (
   id INTEGER PRIMARY KEY, cohort INTEGER NOT NULL, owner INTEGER NOT NULL, salt INTEGER NOT NULL, hash BLOB NOT NULL,
   size INTEGER NOT NULL, mtime INTEGER NOT NULL, ctime INTEGER NOT NULL, atime INTEGER NOT NULL,
-  inode INTEGER NOT NULL, flags INTEGER NOT NULL
+  inode INTEGER NOT NULL, flags INTEGER NOT NULL, used INTEGER AS (max(atime, mtime)) VIRTUAL
 );
 """
 # Cohorts of mixed sizes have negative ids, so that only they pay for an index on sizes.
 _INDEXES = """
-CREATE INDEX record_mtime ON record (cohort, mtime);
-CREATE INDEX record_used ON record (cohort, max(atime, mtime));
+CREATE INDEX record_mtime ON record (cohort, mtime, used);
+CREATE INDEX record_used ON record (cohort, used);
 CREATE INDEX record_hash ON record (cohort, substr(hash, 1, 8));
-CREATE INDEX record_size ON record (cohort, size, mtime) WHERE cohort < 0;
+CREATE INDEX record_size ON record (cohort, size, mtime, used) WHERE cohort < 0;
 CREATE INDEX record_salt ON record (salt, mtime) WHERE salt > 0;
 """
 

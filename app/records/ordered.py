@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.paging import CursorValue
-from app.records.choosing import COLUMNS, USED, Chooser, RecordRow
+from app.records.choosing import COLUMNS, Chooser, RecordRow
 from app.records.filters import Order, RecordFilter
 from app.records.inventory_file import Cohort
 from app.records.timeline import NS
@@ -27,10 +27,10 @@ class _Plan:
 
 
 _PLANS = {
-    "modified_at": _Plan(("mtime",), "record_mtime", "record_mtime"),
-    "accessed_at": _Plan((USED,), "record_used", "record_used"),
+    "modified_at": _Plan(("mtime", "used"), "record_mtime", "record_mtime"),
+    "accessed_at": _Plan(("used",), "record_used", "record_used"),
     # Within a cohort of one size the modification time goes on sorting.
-    "size_bytes": _Plan(("size", "mtime"), "record_mtime", "record_size"),
+    "size_bytes": _Plan(("size", "mtime", "used"), "record_mtime", "record_size"),
     "name": _Plan(("substr(hash, 1, 8)",), "record_hash", "record_hash"),
 }
 
@@ -117,11 +117,11 @@ class Ordered:
     def _key(self, row: RecordRow) -> tuple[Any, ...]:
         name = self._name
         if name == "modified_at":
-            return (row.mtime, row.id)
+            return (row.mtime, row.used, row.id)
         if name == "accessed_at":
-            return (max(row.atime, row.mtime), row.id)
+            return (row.used, row.id)
         if name == "size_bytes":
-            return (row.size, row.mtime, row.id)
+            return (row.size, row.mtime, row.used, row.id)
         return (row.owner.head, row.chunk_hash[:8], row.id)
 
     def _edge(self, cohort: Cohort) -> tuple[Any, ...]:
@@ -151,7 +151,7 @@ class Ordered:
         if self._name == "name":
             head = (self.chooser.owners[cohort.owner].head,)
         elif self._name == "size_bytes" and cohort.size is not None:
-            head, columns = (cohort.size,), ("mtime", "id")
+            head, columns = (cohort.size,), ("mtime", "used", "id")
         if head and start is not None:
             # The whole cohort shares the first part of the sort key.
             if start[0] != head[0] and (start[0] > head[0]) != self._down:
@@ -189,18 +189,19 @@ class Ordered:
             where.salt is not None
             or (where.q is not None and where.q not in self.chooser.owners[cohort.owner].head)
             or (where.min_size is not None and cohort.min_size < where.min_size)
-            or (where.unused_for is not None and self._name != "accessed_at")
+            or (where.unused_for is not None and self._name not in ("accessed_at", "modified_at"))
             or (not all_older and self._name != "modified_at")
         )
 
     def _limits(self) -> tuple[str, list[int]]:
         """Conditions that the order's own index answers (what is unused for long was written before that, too)."""
         oldest = self.chooser.oldest(self.where)
+        unused = "", list[int]()
+        if self.where.unused_for is not None:
+            unused = " AND used<?", [self.chooser.now - round(self.where.unused_for * NS)]
         if self._name == "modified_at" and oldest is not None:
-            return " AND mtime<?", [oldest]
-        if self._name == "accessed_at" and self.where.unused_for is not None:
-            return f" AND {USED}<?", [self.chooser.now - round(self.where.unused_for * NS)]
-        return "", []
+            return f" AND mtime<?{unused[0]}", [oldest, *unused[1]]
+        return unused if self._name == "accessed_at" else ("", [])
 
 
 class _Turned:
@@ -241,7 +242,8 @@ def _decode(order: Order, position: list[CursorValue] | None) -> tuple[Any, ...]
         if not isinstance(head, str) or not isinstance(text, str) or not isinstance(ident, int):
             raise ValueError("not a position of this order")
         return (head, bytes.fromhex(text), ident)
-    wanted = 3 if order.endswith("size_bytes") else 2
-    if len(position) != wanted or not all(isinstance(value, int) for value in position):
+    if len(position) != len(_PLANS[order.removeprefix("-")].columns) + 1 or not all(
+        isinstance(value, int) for value in position
+    ):
         raise ValueError("not a position of this order")
     return tuple(position)

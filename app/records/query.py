@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from app.paging import CursorValue
-from app.records.choosing import COLUMNS, USED, Chooser, RecordRow
+from app.records.choosing import COLUMNS, Chooser, RecordRow
 from app.records.filters import Order, RecordFilter
 from app.records.inventory_file import Cohort, Inventory, Owner
 from app.records.ordered import Budget, Ordered
@@ -133,7 +133,7 @@ class Reader:
             return None
         if where.q is not None and where.q not in self._chooser.owners[cohort.owner].head:
             return None
-        column, index = ("mtime", "record_mtime") if where.older_than is not None else (USED, "record_used")
+        column, index = ("mtime", "record_mtime") if where.older_than is not None else ("used", "record_used")
         found = self._db.execute(
             f"SELECT count(*) FROM (SELECT 1 FROM record INDEXED BY {index}"  # noqa: S608
             f" WHERE cohort=? AND {column}<? LIMIT ?)",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from app.clock import iso, iso_ns
 from app.lmcache.object_keys import decode_model
+from app.records.facts import CLASSES
 from app.records.inventory_file import Cohort, Inventory, Owner
 from app.records.schemas import Count, EvictionView, FilesystemSummary, ModelSummary, MountView, SummaryView
 from app.records.store_dir import MountFacts
@@ -53,7 +54,8 @@ def summarise(store_id: str, inventory: Inventory | None, facts: ScanFacts | Non
         return _never(store_id, around)
     owners = inventory.owners()
     cohorts = [cohort for cohort in inventory.cohorts().values() if cohort.records > 0]
-    by_class: dict[str, Count] = {}
+    # Every class is named: after a scan, none of a class is a known zero.
+    by_class = {name: Count(records=0, bytes=0) for name in CLASSES}
     by_reason: dict[str, Count] = {}
     for cohort in cohorts:
         _add(by_class, cohort.cls, cohort)

@@ -55,9 +55,9 @@ def reader() -> Iterator[Reader]:
 def key_of(order: str, row: RecordRow) -> tuple[object, ...]:
     name = order.removeprefix("-")
     values: dict[str, tuple[object, ...]] = {
-        "modified_at": (row.mtime, row.id),
-        "accessed_at": (max(row.atime, row.mtime), row.id),
-        "size_bytes": (row.size, row.mtime, row.id),
+        "modified_at": (row.mtime, row.used, row.id),
+        "accessed_at": (row.used, row.id),
+        "size_bytes": (row.size, row.mtime, row.used, row.id),
         "name": (row.owner.head, row.chunk_hash[:8], row.id),
     }
     return values[name]
