@@ -10,6 +10,8 @@ from app.web import formats
 from app.web.models import Attention, EngineVerdict, StoreCard
 
 _RANK = {"bad": 0, "warn": 1, "info": 2, "ok": 3}
+#: Reasons of incompatible records whose model is served: hits on them are wrong answers, not just dead weight.
+WRONG_REASONS = ("other_layout", "other_size", "declared")
 FULL_SOON_HOURS = 7 * 24.0
 
 
@@ -56,14 +58,15 @@ def _store_troubles(card: StoreCard) -> Iterable[Attention]:
                 f"/stores/{store.id}",
             )
         return
-    wrong = summary.by_class.get("incompatible")
-    if wrong is not None and wrong.records:
+    wrong = [summary.by_reason[reason] for reason in WRONG_REASONS if reason in summary.by_reason]
+    records = sum(count.records for count in wrong)
+    if records:
         yield Attention(
             "bad",
             "octagon-alert",
-            f"{formats.plural(wrong.records, 'record')} on {name} would be served as wrong answers",
-            f"{formats.disk(wrong.bytes)} written under another layout or for something gone; "
-            "a hit on one of them is answered with HTTP 200 and the wrong tokens.",
+            f"{formats.plural(records, 'record')} on {name} would be served as wrong answers",
+            f"{formats.disk(sum(count.bytes for count in wrong))} written under another layout of a model that is "
+            "served; a hit on one of them is answered with HTTP 200 and the wrong tokens.",
             "Review what would go",
             f"/stores/{store.id}/records?class=incompatible",
             summary.scanned_at,
