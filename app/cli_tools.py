@@ -179,7 +179,8 @@ def bench(
     keep_records: Annotated[bool, typer.Option(help="Leave the run's own records on disk.")] = False,
     tables: Annotated[bool, typer.Option(help="Print the tables as vllm bench serve prints them.")] = False,
     export: Annotated[
-        list[Path] | None, typer.Option(help="Write an export; the ending chooses .json, .md, .txt, .csv or .jsonl.")
+        list[Path] | None,
+        typer.Option(help="Write an export; the ending chooses .json, .md, .txt, .svg, .csv, .jsonl."),
     ] = None,
     url: Url = None,
     token: Token = None,

@@ -115,10 +115,11 @@ def list_requests(
 
 @router.get("/benchmark-runs/{run_id}/export.{form}", responses=EXPORTS, response_class=Response)
 def export(run_id: str, form: str, services: ServicesDep, principal: Viewer) -> Response:
-    """The run as json, md or txt (in the shape of `vllm bench serve`); its requests as csv or jsonl, streamed."""
+    """The run as json, md, txt (in the shape of `vllm bench serve`) or svg; its requests as csv or jsonl, streamed."""
     pieces, media = services.benchmark.export(parse_id("benchmark run", run_id), form)
     headers = {
         "Content-Disposition": f'attachment; filename="benchmark-{run_id}.{form}"',
+        "Content-Security-Policy": "default-src 'none'; sandbox",
         "X-Content-Type-Options": "nosniff",
     }
     return StreamingResponse(pieces, media_type=media, headers=headers)

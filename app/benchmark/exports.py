@@ -1,4 +1,4 @@
-"""A run for other programs and for people: JSON, CSV and JSON lines of every request, Markdown, the serving tables."""
+"""A run for other programs and for people: JSON, CSV and JSON lines of every request, Markdown, tables, the chart."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ FORMS: Final[dict[str, str]] = {
     "json": "application/json",
     "md": "text/markdown; charset=utf-8",
     "txt": "text/plain; charset=utf-8",
+    "svg": "image/svg+xml",
     "csv": "text/csv; charset=utf-8",
     "jsonl": "application/x-ndjson",
 }

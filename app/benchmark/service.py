@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.acceptance.tables import AcceptanceRun, RestartHook
 from app.benchmark import exports
+from app.benchmark.chart import strip_svg
 from app.benchmark.comparing import compare
 from app.benchmark.estimate import estimate
 from app.benchmark.execution import Execution
@@ -272,12 +273,16 @@ class BenchmarkService:
         return found
 
     def export(self, run_id: int, form: str) -> tuple[Iterator[str], str]:
-        """(pieces of text, media type) of json | md | txt | csv | jsonl. NotFound for other forms."""
+        """(pieces of text, media type) of json | md | txt | svg | csv | jsonl. NotFound for other forms."""
         run = self.get(run_id)
         if form not in exports.FORMS:
             raise NotFound(f"there is no export.{form[:20]}; take one of {', '.join(exports.FORMS)}")
         if form in ("csv", "jsonl"):
             return exports.lines(self._every_request(run_id), form), exports.FORMS[form]
+        if form == "svg":
+            title = f"Time to first token of every request: benchmark run {run.id} of {run.engine_name}"
+            picture = strip_svg(title, run.scope.sentence if run.scope is not None else "", self.strips(run_id))
+            return iter((picture,)), exports.FORMS[form]
         return iter((exports.whole(run, form),)), exports.FORMS[form]
 
     def _every_request(self, run_id: int) -> Iterator[RequestView]:

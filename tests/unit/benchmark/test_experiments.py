@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from app.benchmark.chart import strip_svg
 from app.benchmark.experiments import _READINGS, Mine, size
 from app.benchmark.references import LABEL, REFERENCES, VARIANTS
 from app.errors import InvalidInput, NotFound
@@ -147,3 +149,21 @@ def _body(panel: Panel, **fields: Any) -> Any:
     from app.benchmark.schemas import BenchmarkInput
 
     return BenchmarkInput.model_validate({"engine_id": panel.engines[0], **fields})
+
+
+# --- the chart
+
+
+def test_the_chart_is_well_formed_and_escapes_names() -> None:
+    strips = {
+        ("a", 1, "second"): [(0, 10.0), (1, 12.0), (2, 11.0)],
+        ("b", 1, "second"): [(0, 5.0), (1, 500.0)],
+    }
+    picture = strip_svg("run of <b>&", 'holds for "this" & that', strips)
+    root = ElementTree.fromstring(picture)
+    assert root.tag.endswith("svg")
+    texts = [e.text for e in root.iter() if e.tag.endswith("text")]
+    assert "run of <b>&" in texts
+    assert "11.0 ms" in texts
+    assert picture.count("h.01") == 5
+    assert strip_svg("empty", "", {}).endswith("</svg>\n")

@@ -40,6 +40,7 @@ def test_lists_requests_exports_and_comparison(api: httpx.Client, measured: dict
         ("csv", "text/csv"),
         ("txt", "text/plain"),
         ("md", "text/markdown"),
+        ("svg", "image/svg+xml"),
     ):
         answer = api.get(f"/benchmark-runs/{measured['id']}/export.{form}")
         assert answer.status_code == 200
