@@ -44,6 +44,7 @@ class Settings(BaseSettings):
     secure_cookies: bool = Field(
         False, description="Set when people reach the panel over https: __Host- cookies with Secure."
     )
+    public_url: str | None = Field(None, description="Where people reach the panel: messages about alarms link there.")
     root_path: str = Field("", description="Path prefix that a reverse proxy strips, such as /tierkeeper.")
     allow_link_local: bool = Field(False, description="Allow targets on link-local and cloud metadata addresses.")
     session_idle_seconds: float = Field(12 * 3600.0, gt=0, description="A session unused for this long ends.")
@@ -57,6 +58,13 @@ class Settings(BaseSettings):
         if level not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
             raise ValueError("use DEBUG, INFO, WARNING or ERROR")
         return level
+
+    @field_validator("public_url")
+    @classmethod
+    def _usable_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("start with http:// or https://, as in https://cache-panel.example")
+        return value.rstrip("/") if value else None
 
     @field_validator("root_path")
     @classmethod

@@ -54,7 +54,7 @@ _BATCH = 1000
 
 
 class AlertsService:
-    """Alarms. Every method is sync and called in threads."""
+    """Alarms. Every method is sync and called in threads. `base_url`: where people reach the panel (the setting)."""
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class AlertsService:
         self._gatherer = Gatherer(
             db=db, clock=clock, interval=settings.poll_seconds, telemetry=telemetry, records=records
         )
+        base_url = base_url or settings.public_url
         sender = sender or Sender(allow_link_local=settings.allow_link_local)
         self._writer = evaluation.Writer(db, base_url)
         self._outbox = Outbox(db=db, clock=clock, sender=sender)

@@ -41,6 +41,7 @@ NAV = (
     NavItem("benchmark", "Benchmark", "/benchmark", "gauge", "b"),
     NavItem("sizing", "Sizing", "/sizing", "memory-stick", "z"),
     NavItem("launch", "Launch", "/launch", "terminal", "l"),
+    NavItem("alarms", "Alarms", "/alarms", "bell", "w"),
     NavItem("activity", "Activity", "/activity", "history", "h"),
     NavItem("schedules", "Schedules", "/schedules", "calendar-clock", "d"),
     NavItem("settings", "Settings", "/settings", "settings", ","),

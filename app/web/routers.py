@@ -14,6 +14,7 @@ from app.web.frame import make_shell
 from app.web.pages import (
     acceptance,
     activity,
+    alarms,
     api_docs,
     benchmark,
     checks,
@@ -45,6 +46,7 @@ def page_routers() -> list[APIRouter]:
         benchmark.router,
         sizing.router,
         launch.router,
+        alarms.router,
         activity.router,
         schedules.router,
         settings.router,
