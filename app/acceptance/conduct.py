@@ -50,7 +50,7 @@ class Seen:
     problems: list[Finding] = field(default_factory=list)
     tolerance: Tolerance | None = None
     stored: StoredEvidence | None = None
-    before: list[OwnRecords] = field(default_factory=list)
+    before: OwnRecords | None = None  # the batch's records when they had just been stored
     records: RecordsEvidence | None = None
     probes: list[dict[str, Any]] = field(default_factory=list)
 
@@ -196,7 +196,8 @@ class Conduct:
             text = f"what the cold arm computed never reached the cache server within {stored.waited_seconds:.0f} s"
             raise RunStopped(Finding("nothing_stored", "invalid", text, fixes.NOT_STORED))
         if stored.reached_l2 and self._stack.use_salt and self._stack.stores:
-            self.seen.before.append(await self._look_at_records(checksums=True))
+            salts = [self._salt(p) for p in (probe, *prompts)]
+            self.seen.before = await self._look_at_records(salts, checksums=True)
 
     def _chunks(self, prompts: Sequence[Prompt]) -> dict[str, int]:
         """Whole chunks that each salt must have stored, by the lengths the engine counted."""
@@ -249,7 +250,7 @@ class Conduct:
         )
         await self.asking.arm(name, self._stack, self._items(prompts), plan)
         if name == "external_l2":
-            await self._look_again()
+            await self._look_again([self._salt(p) for p in (probe, *prompts)])
 
     async def _current(self, prompts: Sequence[Prompt], reference: AnswerSet) -> AnswerSet:
         """The reference, or a new cold when the engine was restarted since (E3): another process may have another
@@ -268,17 +269,19 @@ class Conduct:
         self.seen.problems.append(Finding("engine_restarted", "warning", text))
         return self._renewed
 
-    async def _look_again(self) -> None:
-        """The run's own records compared with what they were when they had just been stored."""
-        if not self.seen.before:
+    async def _look_again(self, salts: Sequence[str]) -> None:
+        """The batch's own records compared with what they were when they had just been stored."""
+        before, self.seen.before = self.seen.before, None
+        if before is None:
             return
-        before = self.seen.before[-1]
-        looked = await self._look_at_records(checksums=before.checksums)
-        self.seen.records = own_records.compare_looks(before, looked)
+        looked = await self._look_at_records(salts, checksums=before.checksums)
+        found = own_records.compare_looks(before, looked)
+        self.seen.records = found if self.seen.records is None else self.seen.records.merged(found)
 
-    async def _look_at_records(self, *, checksums: bool) -> OwnRecords:
+    async def _look_at_records(self, salts: Sequence[str], *, checksums: bool) -> OwnRecords:
         stack, stop = self._stack, self._stack.stopping.is_set
         looked = await asyncio.to_thread(own_records.find, stack.stores, stack.salt_prefix, stop=stop)
+        looked = looked.of(salts)
         if checksums:
             looked = await asyncio.to_thread(own_records.with_checksums, stack.stores, looked, stop=stop)
         return looked

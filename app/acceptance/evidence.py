@@ -250,6 +250,16 @@ class RecordsEvidence:
     def intact(self) -> bool:
         return not self.lost and not self.changed
 
+    def merged(self, other: RecordsEvidence) -> RecordsEvidence:
+        """This batch's and another's."""
+        return RecordsEvidence(
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+            lost=self.lost + other.lost,
+            changed=self.changed + other.changed,
+            checksums=self.checksums and other.checksums,
+        )
+
 
 @dataclass(frozen=True)
 class ArmEvidence:

@@ -48,6 +48,11 @@ class OwnRecords:
         """Whole chunks of this salt that are on disk: distinct hashes, whatever the number of ranks and groups."""
         return len({r.key.chunk_hash for r in self.records if r.key.cache_salt == salt})
 
+    def of(self, salts: Iterable[str]) -> OwnRecords:
+        """Only the records of these salts."""
+        wanted = set(salts)
+        return OwnRecords(tuple(r for r in self.records if r.key.cache_salt in wanted), self.checksums)
+
     def keys(self, salts: Iterable[str] | None = None) -> list[ObjectKey]:
         """The keys of these salts (of all without)."""
         wanted = None if salts is None else set(salts)
