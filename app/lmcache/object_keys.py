@@ -87,7 +87,7 @@ class ObjectKey:
 
 
 class ParsedName(NamedTuple):
-    """What a record's name says. `model` is as it stands in the name (``-SEP-``); `folder` the directory part or ``""``.
+    """What a record's name says. `model` is as it stands there (``-SEP-``), `folder` the directory part or ``""``.
 
     `temporary`: an unfinished write, by its directory or by ``.tmp`` in place of ``.data`` (`suffix`).
     """

@@ -46,6 +46,6 @@ def test_an_older_panel_refuses_a_newer_schema(empty: Database, tmp_path: Path) 
     upgrade(empty, tmp_path)
     with empty.write() as session:
         session.execute(text("update alembic_version set version_num = '9999'"))
-    with pytest.raises(Conflict, match="schema 9999.*newer Tierkeeper"):
+    with pytest.raises(Conflict, match=r"schema 9999.*newer Tierkeeper"):
         upgrade(empty, tmp_path)
     empty.dispose()
