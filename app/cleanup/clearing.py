@@ -65,15 +65,16 @@ class Clearing:
         self._check_cancel = check_cancel
         self._run_id = deps.journal.run_id
         self._round = 1
-        self._served = Served(frozenset())
+        self._served: Served | None = None
 
     def announce(self) -> None:
         """Before the first pass. Raises OSError of the database only."""
         models = self._items_of([self._run_id]).models()
         if not models:
             return
-        self._served = asyncio.run(self._tiers.served())
-        possible = frozenset(m for m in models if m in self._names or self._served.unknown)
+        served = self._ask()
+        names = _spelt(served)
+        possible = frozenset(m for m in models if m in names or served.unknown)
         self._episodes.announce(self._deps.store_id, possible, self._run_id)
 
     def go(self) -> ClearingResult:
@@ -91,12 +92,14 @@ class Clearing:
             return ClearingResult()
         dirty = self._items_of(sorted({self._run_id, *(i for e in episodes for i in e.run_ids)}))
         fresh = mine.has_other_than_derived(_TOUCHED) or not earlier
-        return self._clear(models, dirty, lambda: dirty.keys(models, self._names), None if fresh else _latest(earlier))
+        names = _spelt(self._ask())
+        return self._clear(models, dirty, lambda: dirty.keys(models, names), None if fresh else _latest(earlier))
 
-    @property
-    def _names(self) -> dict[str, str]:
-        """The servers' own spelling of the models in record names."""
-        return {encode_model(model): model for model in self._served.models}
+    def _ask(self) -> Served:
+        """Which models are served; asked once a run."""
+        if self._served is None:
+            self._served = asyncio.run(self._tiers.served())
+        return self._served
 
     def _clear(
         self,
@@ -190,6 +193,11 @@ class Clearing:
         self._round += 1
         self._deps.journal.append(groups, self._round)
         return self._passes.go(self._round)
+
+
+def _spelt(served: Served) -> dict[str, str]:
+    """The servers' own spelling of the models in record names."""
+    return {encode_model(model): model for model in served.models}
 
 
 def _latest(episodes: Sequence[OpenEpisode]) -> Mark:

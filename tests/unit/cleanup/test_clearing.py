@@ -217,7 +217,7 @@ class TestInsufficient:
             world.fill(1, cls=OTHER)
             run = world.run(WRONG)
             assert run.verdict == "insufficient"
-            assert f"an engine of {MODEL} on cache is not registered here" in run.notes[0]
+            assert f"an engine of {MODEL} on cache is not registered here (or not linked to it)" in run.notes[0]
         finally:
             world.db.dispose()
 
