@@ -305,8 +305,8 @@ class Tiers:
             extra = (glance.engines_registered or 0) - len(mine)
             if served and (not mine or (extra > 0 and not await self._leftovers(mine, glance))):
                 found.append(
-                    f"an engine of {', '.join(sorted(served))} on {server.name} is not registered here (or not linked to it): "
-                    "register it, or restart it to clear its GPU cache"
+                    f"an engine of {', '.join(sorted(served))} on {server.name} is not registered here "
+                    "(or not linked to it): register it, or restart it to clear its GPU cache"
                 )
         return found
 
