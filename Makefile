@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Many tests use real sockets, processes and clocks: on a busy machine one may be late. A test that is wrong fails thrice.
 AGAIN  := --reruns 2 --reruns-delay 3
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-unit test-real bench lint format screenshots lock clean
+.PHONY: help install run test test-unit test-real chaos bench lint format screenshots lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ test-real: install ## the product against a real LMCache server and a real vLLM 
 
 bench: install ## benchmarks, as ratios within one run
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+chaos: install ## the long fault matrix and race tests of cleanup (outside CI)
+	CHAOS=1 $(BIN)/python -m pytest -v --timeout 1800 tests/unit/cleanup/test_faults.py tests/unit/cleanup/test_race.py
 
 lint: install ## ruff, mypy, import rules, templates
 	$(BIN)/ruff check .
