@@ -247,6 +247,12 @@ class AlertsService:
             )
         return self.get_alert(alert_id)
 
+    @property
+    def evaluated_at(self) -> float | None:
+        """When the last evaluation was, epoch seconds; None before the first one of this process."""
+        moment = self._moment
+        return None if moment is None else moment.now
+
     def counts(self) -> AlertCounts:
         """For badges and metrics."""
         found: dict[str, int] = {}

@@ -21,6 +21,7 @@ from sqlalchemy import func, select
 
 from app import __version__
 from app.acceptance.tables import AcceptanceRun
+from app.alerts.model import SEVERITIES
 from app.cleanup.tables import CleanupRun
 from app.clock import parse_iso
 from app.errors import NotSignedIn, TierkeeperError
@@ -65,7 +66,7 @@ class PanelMetrics(Collector):
         """Collects everything anew; rooms that cannot answer just now leave their families out."""
         started = time.perf_counter()
         families = [_build_info()]
-        for part in (_targets, _stores, _cleanup, _acceptance, _schedules):
+        for part in (_targets, _stores, _cleanup, _acceptance, _schedules, _alarms):
             try:
                 families.extend(part(self._services))
             except TierkeeperError:
@@ -90,6 +91,7 @@ def _targets(services: Services) -> list[Metric]:
     age = _gauge("target_scrape_age_seconds", "Age of the values shown for the target.", "kind", "target")
     used = _gauge("l1_used_bytes", "Bytes used in L1, as the cache server says.", "target")
     capacity = _gauge("l1_capacity_bytes", "Size of L1, as the cache server says.", "target")
+    registered = _gauge("engines_registered", "Engines that the cache server has registered.", "target")
     hit = _gauge("hit_rate_ratio", "Token hit rate of lookups over the window; absent without traffic.", "target")
     now = services.clock()
     for server in services.fleet.list_servers(page_size=500, page_token=None).items:
@@ -102,6 +104,8 @@ def _targets(services: Services) -> list[Metric]:
             used.add_metric([server.name], server.l1.used_bytes)
         if server.l1.capacity_bytes is not None:
             capacity.add_metric([server.name], server.l1.capacity_bytes)
+        if server.health.engines_registered is not None:
+            registered.add_metric([server.name], server.health.engines_registered)
         if server.hit_rate.value is not None:
             hit.add_metric([server.name], server.hit_rate.value)
     for engine in services.fleet.list_engines(page_size=500, page_token=None).items:
@@ -110,13 +114,14 @@ def _targets(services: Services) -> list[Metric]:
             health.add_metric(["engine", engine.name, state], float(engine.health.state == state))
         if engine.scraped_at:
             age.add_metric(["engine", engine.name], now - parse_iso(engine.scraped_at))
-    return [up, health, age, used, capacity, hit]
+    return [up, health, age, used, capacity, registered, hit]
 
 
 def _stores(services: Services) -> list[Metric]:
     records = _gauge("store_records", "Records of the store by class, at the last scan.", "store", "class")
     size = _gauge("store_record_bytes", "Bytes of records of the store by class, at the last scan.", "store", "class")
     free = _gauge("store_free_bytes", "Free bytes of the store's file system.", "store")
+    room = _gauge("store_filesystem_bytes", "Size of the store's file system.", "store")
     scanned = _gauge("store_scanned_timestamp_seconds", "When the last complete scan of the store ended.", "store")
     for store in services.fleet.list_stores(page_size=500, page_token=None).items:
         try:
@@ -131,7 +136,9 @@ def _stores(services: Services) -> list[Metric]:
             size.add_metric([store.name, name], count.bytes)
         if summary.filesystem and summary.filesystem.free_bytes is not None:
             free.add_metric([store.name], summary.filesystem.free_bytes)
-    return [records, size, free, scanned]
+        if summary.filesystem and summary.filesystem.total_bytes is not None:
+            room.add_metric([store.name], summary.filesystem.total_bytes)
+    return [records, size, free, room, scanned]
 
 
 def _cleanup(services: Services) -> list[Metric]:
@@ -194,3 +201,29 @@ def _schedules(services: Services) -> list[Metric]:
     for kind, registered in counts:
         servers.add_metric([kind], registered or 0)
     return [firings, servers]
+
+
+def _alarms(services: Services) -> list[Metric]:
+    firing = _gauge("alerts_firing", "Alarms that fire, not explained by another one and not silenced.", "severity")
+    one = _gauge("alert_firing", "1 for each alarm that fires.", "rule", "severity", "kind", "target", "part")
+    evaluated = _gauge("alerts_evaluated_timestamp_seconds", "When alarms were evaluated last.")
+    waiting = _gauge("notifications_waiting", "Messages in the outbox.", "notifier")
+    failing = _gauge("notifier_failing", "1 when the last attempt to send a message failed.", "notifier")
+    counts = services.alerts.counts()
+    for severity in SEVERITIES:
+        firing.add_metric([severity], getattr(counts, severity))
+    others = []
+    for state in ("pending", "acknowledged", "held_back", "silenced"):
+        other = _gauge(f"alerts_{state}", f"Alarms that are {state.replace('_', ' ')}.")
+        other.add_metric([], getattr(counts, state))
+        others.append(other)
+    for alert in services.alerts.active():
+        if alert.state == "firing" and alert.silenced_by is None:
+            one.add_metric([alert.rule, alert.severity, alert.target_kind, alert.target_name, alert.part], 1.0)
+    at = services.alerts.evaluated_at
+    if at is not None:
+        evaluated.add_metric([], at)
+    for notifier in services.alerts.notifiers.list_notifiers(page_size=500, page_token=None).items:
+        waiting.add_metric([notifier.name], notifier.waiting)
+        failing.add_metric([notifier.name], float(notifier.last_error is not None))
+    return [firing, *others, one, evaluated, waiting, failing]

@@ -9,9 +9,7 @@ from app.alerts.rules.base import Cause, Judge, Limits, Rule
 def _in_state(state: str, what: str) -> Judge:
     def judge(fact: Fact, _: Limits) -> Verdict:
         holds = fact.words["state"] == state
-        since = span(fact.number("seconds"))
-        sentence = f"{fact.subject.name} has been {what} for {since}: {fact.words['reason']}" if holds else "answers"
-        return Verdict(holds, sentence, fact.number("seconds"))
+        return Verdict(holds, f"{what}: {fact.words['reason']}" if holds else "answers", fact.number("seconds"))
 
     return judge
 
@@ -33,13 +31,11 @@ def _not_polling(fact: Fact, limits: Limits) -> Verdict:
 def _degraded(fact: Fact, _: Limits) -> Verdict:
     # That no engine is registered has alarms of its own, which say which and why.
     holds = fact.words["state"] == "degraded" and not fact.number("only_nobody")
-    return Verdict(holds, f"{fact.subject.name}: {fact.words['reason']}", fact.number("seconds"))
+    return Verdict(holds, fact.words["reason"], fact.number("seconds"))
 
 
 def _engine_degraded(fact: Fact, _: Limits) -> Verdict:
-    return Verdict(
-        fact.words["state"] == "degraded", f"{fact.subject.name}: {fact.words['reason']}", fact.number("seconds")
-    )
+    return Verdict(fact.words["state"] == "degraded", fact.words["reason"], fact.number("seconds"))
 
 
 def stale(fact: Fact, limits: Limits) -> Verdict:
@@ -92,7 +88,7 @@ RULES = (
         subject="server",
         severity="critical",
         for_seconds=60,
-        judge=_in_state("unreachable", "unreachable"),
+        judge=_in_state("unreachable", "no answer"),
         causes=(Cause("panel_blind", "panel"),),
         means="The HTTP front of the cache server does not answer. Its engines go on without a cache after one slow "
         "request each; what it says of itself on the pages is as old as the last answer.",
@@ -106,7 +102,7 @@ RULES = (
         subject="server",
         severity="critical",
         for_seconds=60,
-        judge=_in_state("unhealthy", "unhealthy"),
+        judge=_in_state("unhealthy", "it says so itself"),
         causes=(Cause("panel_blind", "panel"),),
         means="/healthcheck or the top of /status says so itself. Lookups and stores may fail.",
         action="Read the reason, then the server's log; restart it when the part that is broken does not come back.",
@@ -151,7 +147,7 @@ RULES = (
         subject="engine",
         severity="critical",
         for_seconds=60,
-        judge=_in_state("unreachable", "unreachable"),
+        judge=_in_state("unreachable", "no answer"),
         causes=(Cause("panel_blind", "panel"),),
         means="The engine's HTTP front does not answer: it serves nobody. Its context stays at the cache server "
         "until it is reaped (two minutes; an hour if it never pinged).",
@@ -165,7 +161,7 @@ RULES = (
         subject="engine",
         severity="critical",
         for_seconds=60,
-        judge=_in_state("unhealthy", "unhealthy"),
+        judge=_in_state("unhealthy", "it says so itself"),
         causes=(Cause("panel_blind", "panel"),),
         means="/health is an error: the engine's core has died or is going down.",
         action="Read the engine's log and restart it.",

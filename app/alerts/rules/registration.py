@@ -28,16 +28,15 @@ def _silent(fact: Fact, limits: Limits) -> Verdict:
 
 def _lost(fact: Fact, _: Limits) -> Verdict:
     lost = fact.number("lost")
-    sentence = (
-        f"{said(fact.number('answering'))} engines of {fact.subject.name} answer, {said(fact.number('registered'))} "
-        f"are registered; missing: {fact.words['engines']}"
-    )
-    return Verdict(lost > 0, sentence, lost, 1.0)
+    missing = f"; missing: {fact.words['engines']}" if lost > 0 else ""
+    answering, registered = said(fact.number("answering")), said(fact.number("registered"))
+    return Verdict(lost > 0, f"{answering} of its engines answer, {registered} are registered{missing}", lost, 1.0)
 
 
 def _nobody(fact: Fact, _: Limits) -> Verdict:
     holds = fact.number("registered") == 0 and fact.number("answering") == 0
-    return Verdict(holds, f"no engine is registered at {fact.subject.name}", fact.number("registered"), 1.0)
+    sentence = "no engine is registered, and none of its engines answers" if holds else "somebody uses it"
+    return Verdict(holds, sentence, fact.number("registered"), 1.0)
 
 
 def _bypassed(fact: Fact, limits: Limits) -> Verdict:

@@ -56,7 +56,7 @@ def test_a_dead_server_raises_one_alarm_not_ten(tmp_path: Path) -> None:
         alarm = stage.firing()["server_unreachable"]
         assert alarm.severity == "critical"
         assert "refused" in alarm.sentence
-        assert "cache-0 has been unreachable for" in alarm.sentence
+        assert alarm.sentence.startswith("no answer: ")
         stage.control.start("server/0")
         stage.run(180, 30, each=lambda: busy(stage))
         assert stage.firing() == {}
