@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, aliased
 
 from app.database import Database
 from app.telemetry.tables import Sample1h, Sample5m, SampleRaw, Series
@@ -84,16 +84,34 @@ def _covered(session: Session, server_id: int, start: float) -> list[Covered]:
 
 
 def _raw(session: Session, hits: int, interval: int, start: float) -> list[Covered]:
-    rows = session.execute(
-        select(SampleRaw.series_id, SampleRaw.at, SampleRaw.value)
-        .where(SampleRaw.series_id.in_((hits, interval)), SampleRaw.at >= int(start * 1000))
-        .order_by(SampleRaw.at)
+    """Polls up to the first that saw a hit; one span where they follow each other without a gap."""
+    seen, took = aliased(SampleRaw), aliased(SampleRaw)
+    since = int(start * 1000)
+    first = session.scalar(
+        select(func.min(SampleRaw.at)).where(SampleRaw.series_id == hits, SampleRaw.at >= since, SampleRaw.value > 0)
     )
-    seconds: dict[int, float] = {}
-    values: dict[int, float] = {}
-    for series, at, value in rows:
-        (seconds if series == interval else values)[at] = value
-    return [Covered(at / 1000 - seconds[at], at / 1000, value) for at, value in values.items() if at in seconds]
+    both = (
+        select(seen.at, took.value, seen.value)
+        .join(took, (took.at == seen.at) & (took.series_id == interval))
+        .where(seen.series_id == hits, seen.at >= since)
+        .order_by(seen.at)
+    )
+    quiet = both if first is None else both.where(seen.at < first)
+    spans: list[Covered] = []
+    begins = session.execute(quiet.limit(1)).one_or_none()
+    if begins is not None:
+        rows = quiet.order_by(None).subquery()
+        last, covered = session.execute(select(func.max(rows.c[0]), func.sum(rows.c[1]))).one()
+        opened = begins[0] / 1000 - begins[1]
+        if covered >= last / 1000 - opened - _SLACK:
+            spans.append(Covered(opened, last / 1000, 0.0))
+        else:
+            spans += [Covered(at / 1000 - seconds, at / 1000, 0.0) for at, seconds, _ in session.execute(quiet)]
+    if first is not None:
+        hit = session.execute(both.where(seen.at == first)).one_or_none()
+        if hit is not None:
+            spans.append(Covered(hit[0] / 1000 - hit[1], hit[0] / 1000, hit[2]))
+    return spans
 
 
 def _rolled(

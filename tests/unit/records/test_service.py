@@ -13,9 +13,10 @@ from app.fleet.tables import Server, StoreServer
 from app.lmcache.object_keys import format_name
 from app.records.facts import CLASSES, FileFact
 from app.records.filters import RecordFilter
+from app.records.hits import HitSamples
 from app.records.schemas import EpochInput
 from app.records.store_dir import StoreDirectory
-from app.telemetry.tables import Observation
+from app.telemetry.tables import Observation, Sample5m
 from tests.unit.records.disk import key
 from tests.unit.records.room import Room
 from tests.unit.records.world import LAYOUTS, layout
@@ -401,3 +402,40 @@ def _fact(room: Room, name: str) -> FileFact:
 def _item(room: Room, name: str):
     page = room.records.list_records(1, RecordFilter(), order="name", page_size=500, page_token=None)
     return next(item for item in page.items if item.name == name)
+
+
+class TestHits:
+    """What polls left says whether records were read back (C8)."""
+
+    def evidence(self, room: Room, start: float, end: float) -> float | None:
+        found = HitSamples(room.db, [1])("m", room.base + start, room.base + end)
+        return None if found is None else found - room.base
+
+    def test_no_hit_and_no_gap(self, room: Room) -> None:
+        room.hits({-at: 0.0 for at in range(0, 5_000, 10)})
+        assert self.evidence(room, -3_000, -5) is None
+
+    def test_the_first_hit(self, room: Room) -> None:
+        room.hits({-at: (64.0 if at in (1_000, 500) else 0.0) for at in range(0, 5_000, 10)})
+        assert self.evidence(room, -3_000, -5) == -1_010
+        assert self.evidence(room, -900, -5) == -510
+
+    def test_a_time_without_samples_counts(self, room: Room) -> None:
+        room.hits({-at: 0.0 for at in range(0, 5_000, 10) if not 1_500 <= at < 1_600})
+        assert self.evidence(room, -3_000, -5) == -1_600
+        assert self.evidence(room, -1_000, -5) is None
+        assert HitSamples(room.db, [])("m", 5.0, 6.0) == 5.0
+        assert HitSamples(room.db, [7])("m", 5.0, 60.0) == 5.0
+
+    def test_older_times_are_read_from_the_roll_ups(self, room: Room) -> None:
+        room.hits({-at: 0.0 for at in range(0, 1_000, 10)})
+        with room.db.write() as session:
+            first = (int(room.base) - 1_000) // 300 * 300
+            for number in range(20):
+                at = (first - 300 * number) * 1000
+                hits = 5.0 if number == 10 else 0.0
+                for series, total in ((10, hits), (11, 300.0 if number != 15 else 20.0)):
+                    session.add(Sample5m(series_id=series, at=at, count=30, sum=total, min=0, max=total, last=0))
+        assert self.evidence(room, -2_000, -5) is None
+        assert self.evidence(room, -4_600, -5) == pytest.approx(first - 3_000 - room.base)
+        assert self.evidence(room, -6_000, -5) is not None
