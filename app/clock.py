@@ -13,15 +13,26 @@ system_clock: Clock = time.time
 
 
 def iso(seconds: float | None) -> str | None:
-    """RFC 3339 in UTC with milliseconds, ``2026-11-30T08:12:02.125Z``; None stays None."""
+    """RFC 3339 in UTC with milliseconds, ``2026-11-30T08:12:02.125Z``; None stays None.
+
+    A time that no calendar holds (from a file or a server that lies) is None too: one such value must never take a
+    whole list down.
+    """
     if seconds is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def iso_ns(nanoseconds: int | None) -> str | None:
     """RFC 3339 of a file time in integer nanoseconds."""
-    return None if nanoseconds is None else iso(nanoseconds / 1e9)
+    try:
+        return None if nanoseconds is None else iso(nanoseconds / 1e9)
+    except OverflowError:
+        return None
 
 
 def parse_iso(text: str) -> float:

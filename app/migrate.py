@@ -14,6 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection
+from sqlalchemy.exc import DatabaseError
 
 from app.database import Database
 from app.errors import Conflict
@@ -47,7 +48,13 @@ def upgrade(db: Database, data_dir: Path) -> None:
     Raises Conflict when the database was written by a newer panel.
     """
     with _lock(data_dir / "migrate.lock"):
-        before = current_revision(db)
+        try:
+            before = current_revision(db)
+        except DatabaseError as error:
+            raise Conflict(
+                f"the database {db.url.render_as_string(hide_password=True)} cannot be read ({error.orig}); move it "
+                "away and restore a backup in its place (tierkeeper backup makes them), or choose another data directory"
+            ) from error
         if before is not None:
             try:
                 ScriptDirectory.from_config(migration_config()).get_revision(before)

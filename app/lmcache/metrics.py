@@ -211,7 +211,7 @@ def server_metrics(samples: Samples) -> ServerMetrics:
         instance_id=next(
             (labels["service_instance_id"] for labels in identity if "service_instance_id" in labels), None
         ),
-        process_start_time=samples.maximum("process_start_time_seconds"),
+        process_start_time=samples.start_time(),
         l1_usage_ratio=samples.maximum(f"{_P}l1_usage_ratio"),
         l2_usage_bytes=samples.total_by(f"{_P}l2_usage_bytes", "l2_name"),
         l1_allocation_failures_by=samples.total_by(f"{_P}l1_allocation_failure_chunks_total", "during"),

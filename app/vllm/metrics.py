@@ -152,7 +152,7 @@ def engine_metrics(samples: Samples) -> EngineMetrics:
         if name.startswith(_IN_PROCESS) and (value := samples.total(name)) is not None
     }
     return EngineMetrics(
-        process_start_time=samples.maximum("process_start_time_seconds"),
+        process_start_time=samples.start_time(),
         resident_bytes=samples.total("process_resident_memory_bytes"),
         cpu_seconds=samples.total("process_cpu_seconds_total"),
         kv_cache_usage=samples.maximum(prefix + usage),

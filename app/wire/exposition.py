@@ -66,6 +66,11 @@ class Samples:
         values = [value for _, value in self._series.get(name, ()) if math.isfinite(value)]
         return max(values, default=None)
 
+    def start_time(self) -> float | None:
+        """When the process started, epoch seconds; a time outside 2001 to 2100 is nonsense and counts as unknown."""
+        value = self.maximum("process_start_time_seconds")
+        return value if value is not None and 1e9 <= value <= 4.1e9 else None
+
     def total_by(self, name: str, label: str) -> dict[str, float]:
         """Finite values summed per value of one label; samples without the label count under ``""``."""
         sums: dict[str, float] = {}
