@@ -53,7 +53,7 @@ def upgrade(db: Database, data_dir: Path) -> None:
         except DatabaseError as error:
             raise Conflict(
                 f"the database {db.url.render_as_string(hide_password=True)} cannot be read ({error.orig}); move it "
-                "away and restore a backup in its place (tierkeeper backup makes them), or choose another data directory"
+                "away and restore a backup in its place (tierkeeper backup makes them), or set another data directory"
             ) from error
         if before is not None:
             try:
