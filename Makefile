@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Many tests use real sockets, processes and clocks: on a busy machine one may be late. A test that is wrong fails thrice.
 AGAIN  := --reruns 2 --reruns-delay 3
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-unit test-real chaos bench lint format screenshots lock clean
+.PHONY: help install run test test-unit test-real test-real-long chaos bench lint format screenshots lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,10 +29,10 @@ test-unit: install ## unit and browser tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(AGAIN) tests/unit tests/browser
 
 test-real: install ## the product against a real LMCache server and a real vLLM (CPU build)
-	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 900 $(AGAIN) tests/real
+	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 900 $(AGAIN) tests/real/test_main_job.py tests/real/test_facts.py
 
-bench: install ## benchmarks, as ratios within one run
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+test-real-long: install ## every real-stack test: restarts, faults, checks, launch commands, benchmark (about 40 minutes)
+	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 1800 $(AGAIN) tests/real
 
 chaos: install ## the long fault matrix and race tests of cleanup (outside CI)
 	CHAOS=1 $(BIN)/python -m pytest -v --timeout 1800 tests/unit/cleanup/test_faults.py tests/unit/cleanup/test_race.py
