@@ -136,10 +136,12 @@ def page_times(database: Path) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-async def loop_lag(directory: Path, database: Path) -> float:
-    """The longest time (ms) a scan in a thread held up an event loop beside it.
+async def loop_lag(directory: Path, database: Path) -> tuple[float, float]:
+    """How long (ms) a scan in a thread holds up an event loop beside it: at most in 99 of 100 turns, and at all.
 
     Counted is what the scan computed while the loop was late: when it computed nothing, other processes had the CPU.
+    On a machine whose cores are all busy a woken loop still waits for one while the scan goes on: the longest of all
+    means something only on a quiet one.
     """
     done = threading.Event()
 
@@ -151,15 +153,16 @@ async def loop_lag(directory: Path, database: Path) -> float:
 
     thread = threading.Thread(target=work)
     thread.start()
-    longest = 0.0
+    lags: list[float] = []
     while not done.is_set():
         began, all_cpu, own_cpu = time.perf_counter(), time.process_time(), time.thread_time()
         await asyncio.sleep(0.005)
         late = time.perf_counter() - began - 0.005
         scanned = time.process_time() - all_cpu - (time.thread_time() - own_cpu)
-        longest = max(longest, min(late, scanned) * 1000)
+        lags.append(min(late, scanned) * 1000)
     thread.join()
-    return longest
+    lags.sort()
+    return lags[len(lags) * 99 // 100], lags[-1]
 
 
 def main() -> int:
@@ -204,7 +207,7 @@ def measure(base: Path, records: int, *, as_json: bool) -> int:
     scan(small, databases["small"])
     size = databases["large"].stat().st_size / records
     pages = {name: page_times(databases[name]) for name in ("small", "large")}
-    lag = asyncio.run(loop_lag(large, databases["lag"]))
+    lag, longest = asyncio.run(loop_lag(large, databases["lag"]))
 
     rows: list[tuple[str, str, float, float, bool]] = []
     for name, run, budget in (("first scan / find", first, FIRST), ("re-scan / find", again, AGAIN)):
@@ -218,7 +221,7 @@ def measure(base: Path, records: int, *, as_json: bool) -> int:
         ratio = seconds / max(pages["small"][name], 0.0002)
         shown = f"{ratio:.2f} x ({seconds * 1000:.1f} ms)"
         rows.append((f"{name} / at {SMALL:,}", shown, ratio, PAGES, ratio <= PAGES))
-    rows.append(("event loop held up", f"{lag:.1f} ms", lag, LAG_MS, lag <= LAG_MS))
+    rows.append(("event loop held up", f"{lag:.1f} ms (once {longest:.1f})", lag, LAG_MS, lag <= LAG_MS))
     if as_json:
         print(json.dumps({"records": records, "find": floor, "rows": rows}))
     else:
