@@ -57,6 +57,7 @@ class Gatherer:
         self._scans = ScanFactsCache(records)
         self._trails: dict[tuple[str, int, str], Trail] = {}
         self._logs: dict[int, LayoutLog] = defaultdict(LayoutLog)
+        self._shown: dict[int, Mapping[str, Any]] = {}  # the contexts fed last
         self._observed: int | None = None  # id of the last observation that was read
 
     def moment(self) -> Moment:
@@ -103,6 +104,7 @@ class Gatherer:
         servers = {r.id for r in found.servers}
         for ident in [ident for ident in self._logs if ident not in servers]:
             del self._logs[ident]
+            self._shown.pop(ident, None)
 
     def _trail(self, kind: str, row: Server | Engine, snapshot: TargetSnapshot | None) -> Trail:
         trail = self._trails.setdefault((kind, row.id, row.url), Trail())
@@ -122,7 +124,9 @@ class Gatherer:
         else:
             query = query.where(Observation.id > self._observed)
         for row in session.execute(query.order_by(Observation.id)):
-            self._logs[row.server_id].feed(row.first_at, layouts_of(row.contexts))
+            if self._shown.get(row.server_id) != row.contexts:  # most rows are about something else
+                self._shown[row.server_id] = row.contexts
+                self._logs[row.server_id].feed(row.first_at, layouts_of(row.contexts))
             self._observed = max(self._observed or 0, row.id)
         self._observed = self._observed or 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.alerts.catalogue import RULES, rules_by_fact
@@ -62,19 +62,27 @@ class Outcome:
     explained_by: CauseKey | None
 
 
-def judge(facts: Sequence[Fact], tuning: Tuning) -> list[Condition]:
-    """Every rule on every fact it is about."""
+def judge(facts: Sequence[Fact], tuning: Tuning, failed: Callable[[str, Exception], None]) -> list[Condition]:
+    """Every rule on every fact it is about. `failed` is told of a rule that could not judge: its verdict is unknown."""
     by_fact = rules_by_fact()
     found = []
     for fact in facts:
         for rule in by_fact.get(fact.key, ()):
             effective = tuning.of(rule, fact.subject)
-            found.append(Condition(rule, fact, rule.verdict(fact, effective.limits), effective))
+            try:
+                verdict = rule.verdict(fact, effective.limits)
+            except Exception as error:  # one bad number must not silence all alarms
+                failed(rule.id, error)
+                verdict = Verdict(None, "could not be judged: see the panel's log")
+            found.append(Condition(rule, fact, verdict, effective))
     return found
 
 
-def plan(moment: Moment, conditions: Iterable[Condition], known: Mapping[AlertKey, Known]) -> list[Outcome]:
-    """All alarms that stand or begin, causes before what they explain."""
+def plan(
+    moment: Moment, conditions: Iterable[Condition], known: Mapping[AlertKey, Known], *, complete: bool = True
+) -> list[Outcome]:
+    """All alarms that stand or begin, causes before what they explain. `complete`: every fact could be derived, so that
+    what is not among the conditions is not watched any more."""
     by_rule: dict[str, list[Condition]] = {}
     for condition in conditions:
         by_rule.setdefault(condition.rule.id, []).append(condition)
@@ -90,7 +98,7 @@ def plan(moment: Moment, conditions: Iterable[Condition], known: Mapping[AlertKe
                 active[condition.cause_key] = None
     watched = {outcome.key for outcome in outcomes}
     for key, standing in known.items():
-        if key not in watched:
+        if key not in watched and complete:
             ended = Standing("resolved", standing.standing.holds_since, reason="it is not watched any more")
             outcomes.append(Outcome(key, None, standing, ended, None))
     return outcomes

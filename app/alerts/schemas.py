@@ -11,6 +11,7 @@ from app.shapes import ApiModel, InputModel
 
 AlertState = Literal["pending", "firing", "acknowledged", "resolved"]
 TargetKind = Literal["server", "engine", "store"]
+FactState = Literal["ok", "bad", "quiet", "unknown"]
 NotifierKind = Literal["apprise", "webhook"]
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=120, strip_whitespace=True)]
@@ -371,7 +372,7 @@ class FactView(ApiModel):
     target_id: str | None
     target_name: str
     part: str
-    state: Literal["ok", "bad", "quiet", "unknown"]
+    state: FactState
     reason: str | None
     numbers: dict[str, float | None]
     words: dict[str, str]
@@ -379,10 +380,11 @@ class FactView(ApiModel):
 
 
 class FactsView(ApiModel):
-    """All derived facts, as of the last evaluation."""
+    """One page of derived facts, as of the last evaluation."""
 
     evaluated_at: str | None
     items: list[FactView]
+    next_page_token: str | None = None
 
 
 class PartRateView(ApiModel):

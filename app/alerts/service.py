@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import structlog
 from sqlalchemy import delete, func, or_, select
 
 from app.alerts import evaluation
@@ -34,7 +35,7 @@ from app.alerts.service_rules import RuleSettings
 from app.alerts.states import ACTIVE
 from app.alerts.tables import Alert, AlertChange, Notification, Silence
 from app.alerts.tuning import Tuning
-from app.alerts.views import alert_view, change_view, fact_view
+from app.alerts.views import alert_view, change_view, fact_state, fact_view
 from app.audit.service import AuditService
 from app.clock import Clock, iso
 from app.database import Database
@@ -45,6 +46,8 @@ from app.records.service import RecordsService
 from app.settings import Settings
 from app.shapes import Page
 from app.telemetry.service import TelemetryService
+
+log = structlog.get_logger()
 
 #: What never fired is history of no interest after a day; what did is kept for more than a year.
 NEVER_FIRED_KEPT_SECONDS = 86400.0
@@ -95,11 +98,13 @@ class AlertsService:
         """One evaluation of every rule; returns how many alarms changed their state. Called every poll interval."""
         with self._lock:
             moment = self._gatherer.moment()
-            facts = derive(moment)
+            failures = _Failures()
+            facts = derive(moment, failures)
             with self._db.read() as session:
                 stood = evaluation.read(session, moment.now)
-            conditions = judge(facts, stood.tuning)
-            changed = self._writer.write(moment, stood, plan(moment, conditions, stood.known))
+            conditions = judge(facts, stood.tuning, failures)
+            outcomes = plan(moment, conditions, stood.known, complete=not failures.count)
+            changed = self._writer.write(moment, stood, outcomes)
             self._moment, self._facts, self._conditions = moment, facts, conditions
         return changed
 
@@ -280,20 +285,34 @@ class AlertsService:
 
     # derived facts
 
-    def facts(self, *, target_kind: str | None = None, target_id: int | None = None) -> FactsView:
-        """All facts, or those of one target, as of the last evaluation (made now where there was none yet)."""
+    def facts(
+        self,
+        *,
+        target_kind: str | None = None,
+        target_id: int | None = None,
+        state: Sequence[str] = (),
+        page_size: int = 500,
+        page_token: str | None = None,
+    ) -> FactsView:
+        """Facts as of the last evaluation (made now if there was none), in a fixed order; `state`: any of these."""
+        name = f"facts|{target_kind}|{target_id}|{sorted(set(state))}"
+        start = int(decode_cursor(name, page_token)[0] or 0) if page_token else 0
         moment, facts, conditions = self._latest()
         judged: dict[int, list[Condition]] = {}
         for condition in conditions:
             judged.setdefault(id(condition.fact), []).append(condition)
-        wanted = [
+        chosen = [
             fact
             for fact in facts
             if (target_kind is None or fact.subject.kind == target_kind)
             and (target_id is None or fact.subject.id == target_id)
+            and (not state or fact_state(fact, judged.get(id(fact), ())) in state)
         ]
+        more = len(chosen) > start + page_size
         return FactsView(
-            evaluated_at=iso(moment.now), items=[fact_view(fact, judged.get(id(fact), [])) for fact in wanted]
+            evaluated_at=iso(moment.now),
+            items=[fact_view(fact, judged.get(id(fact), ())) for fact in chosen[start : start + page_size]],
+            next_page_token=encode_cursor(name, [start + page_size]) if more else None,
         )
 
     def hit_rates(self, server_id: int) -> HitRatesView:
@@ -338,11 +357,22 @@ class AlertsService:
         with self._lock:
             if self._moment is None:
                 moment = self._gatherer.moment()
-                facts = derive(moment)
+                facts = derive(moment, _Failures())
                 with self._db.read() as session:
                     tuning: Tuning = evaluation.read_tuning(session)
-                return moment, facts, judge(facts, tuning)
+                return moment, facts, judge(facts, tuning, _Failures())
             return self._moment, self._facts, self._conditions
+
+
+class _Failures:
+    """Logs what could not be derived or judged, and counts it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, what: str, error: Exception) -> None:
+        self.count += 1
+        log.error("alerts.not_derived", what=what, error=f"{type(error).__name__}: {error}")
 
 
 def _whole(value: float | None) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.alerts.catalogue import RULES
 from app.alerts.model import Fact, Subject
 from app.alerts.plan import Condition
-from app.alerts.schemas import AlertChangeView, AlertView, FactView, RuleVerdictView
+from app.alerts.schemas import AlertChangeView, AlertView, FactState, FactView, RuleVerdictView
 from app.alerts.tables import Alert, AlertChange
 from app.clock import iso
 
@@ -56,20 +56,28 @@ def change_view(row: AlertChange) -> AlertChangeView:
     )
 
 
+def fact_state(fact: Fact, conditions: Sequence[Condition]) -> FactState:
+    """bad: a rule holds; unknown: nothing can be said; quiet: known, and without a meaning now; else ok."""
+    if fact.unknown is not None:
+        return "unknown"
+    if fact.quiet is not None:
+        return "quiet"
+    if any(condition.verdict.holds for condition in conditions):
+        return "bad"
+    undecided = bool(conditions) and all(condition.verdict.holds is None for condition in conditions)
+    return "unknown" if undecided else "ok"
+
+
 def fact_view(fact: Fact, conditions: Sequence[Condition]) -> FactView:
     """One fact with what its rules say of it."""
-    holds = any(condition.verdict.holds for condition in conditions)
-    undecided = bool(conditions) and all(condition.verdict.holds is None for condition in conditions)
-    reason = fact.unknown or fact.quiet
-    state = "unknown" if fact.unknown or undecided else "quiet" if fact.quiet else "bad" if holds else "ok"
     return FactView(
         fact=fact.key,
         target_kind=fact.subject.kind,
         target_id=str(fact.subject.id) if fact.subject.id else None,
         target_name=fact.subject.name,
         part=fact.part,
-        state=state,
-        reason=reason,
+        state=fact_state(fact, conditions),
+        reason=fact.unknown or fact.quiet,
         numbers=dict(fact.numbers),
         words=dict(fact.words),
         verdicts=[

@@ -13,6 +13,7 @@ from app.alerts.schemas import (
     AlertDetail,
     AlertState,
     AlertView,
+    FactState,
     FactsView,
     HitRatesView,
     NotificationView,
@@ -238,11 +239,19 @@ def list_notifications(
 def list_facts(
     services: ServicesDep,
     principal: Viewer,
+    paging: PageQuery,
     target_kind: SubjectKind | None = None,
     target_id: IdQuery = None,
+    state: Annotated[list[FactState] | None, Query(max_length=4, description="any of these states")] = None,
 ) -> FactsView:
     """What was derived at the last evaluation, with the numbers it rests on."""
-    return services.alerts.facts(target_kind=target_kind, target_id=_filter("target", target_id))
+    return services.alerts.facts(
+        target_kind=target_kind,
+        target_id=_filter("target", target_id),
+        state=state or (),
+        page_size=paging.page_size,
+        page_token=paging.page_token,
+    )
 
 
 @router.get("/servers/{server_id}/hit-rates", responses=NOT_FOUND)

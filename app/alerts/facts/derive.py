@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from app.alerts.facts.acceptance_outcome import acceptance_outcome
 from app.alerts.facts.cache_bypassed import cache_bypassed
 from app.alerts.facts.canaries import canaries
@@ -61,15 +63,30 @@ OF_STORE = (
 )
 
 
-def derive(moment: Moment) -> list[Fact]:
-    """Every fact of every target, and of the panel itself."""
-    facts = [panel_sight(moment), *outbox(moment), *shared_directories(moment)]
+def derive(moment: Moment, failed: Callable[[str, Exception], None]) -> list[Fact]:
+    """Every fact of every target, and of the panel itself. `failed` is told of a fact that could not be derived (a bug,
+    or values nobody thought of): it is missing then, and the others are there."""
+    facts: list[Fact] = []
+
+    def add(make: Callable[..., Fact | list[Fact]], *given: object) -> None:
+        try:
+            made = make(moment, *given)
+        except Exception as error:  # one bad target must not silence all alarms
+            failed(getattr(make, "__name__", "?"), error)
+        else:
+            facts.extend(made if isinstance(made, list) else [made])
+
+    for of_panel in (panel_sight, outbox, shared_directories):
+        add(of_panel)
     for server in moment.servers.values():
-        facts += [fact(moment, server) for fact in OF_SERVER]
+        for of_server in OF_SERVER:
+            add(of_server, server)
     for engine in moment.engines.values():
-        facts += [fact(moment, engine) for fact in OF_ENGINE]
+        for of_engine in OF_ENGINE:
+            add(of_engine, engine)
     for store in moment.stores.values():
-        facts += [fact(moment, store) for fact in OF_STORE]
-        facts += cleanup_outcomes(moment, store)
-    facts += [schedule_kept(moment, schedule) for schedule in moment.schedules]
+        for of_store in (*OF_STORE, cleanup_outcomes):
+            add(of_store, store)
+    for schedule in moment.schedules:
+        add(schedule_kept, schedule)
     return facts

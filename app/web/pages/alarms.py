@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from app.alerts.schemas import (
     AcknowledgeInput,
-    FactsView,
     OverrideInput,
     RulePatch,
     RuleView,
@@ -89,12 +88,8 @@ def facts_page(frame: ViewerFrame, target: Annotated[str, Query(max_length=60)] 
     if ident:
         facts = alerts.facts(target_kind=kind, target_id=parse_id(kind, ident))
     else:
-        everything = alerts.facts()
-        telling = [f for f in everything.items if f.state in ("bad", "unknown")]
-        order = {"bad": 0, "unknown": 1}
-        facts = FactsView(
-            evaluated_at=everything.evaluated_at, items=sorted(telling, key=lambda f: order[f.state])[:_MOST]
-        )
+        bad = alerts.facts(state=["bad"])
+        facts = bad.model_copy(update={"items": [*bad.items, *alerts.facts(state=["unknown"]).items]})
     return frame.page(
         "alarms_facts.html",
         AlarmFactsPage,

@@ -99,7 +99,7 @@ class Panel:
         return {a.rule: a for a in found}
 
     def fact(self, name: str, kind: str = "server") -> FactView:
-        found = [f for f in self.alerts.facts().items if f.fact == name and f.target_kind == kind]
+        found = [f for f in self.alerts.facts(target_kind=kind).items if f.fact == name]
         assert len(found) == 1, [f.fact for f in self.alerts.facts().items]
         return found[0]
 

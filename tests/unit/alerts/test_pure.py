@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from app.alerts.inputs import Adapter, EngineInput, LiveLayout, Moment, ServerIn
 from app.alerts.layout_log import LayoutLog, distinct
 from app.alerts.matching import AlarmFacts, Matcher, Quiet, at_least, silenced_by
 from app.alerts.model import PANEL, Fact, Subject, Verdict, percent, size, some, span
-from app.alerts.plan import Condition, Known, plan
+from app.alerts.plan import Condition, Known, judge, plan
 from app.alerts.states import Standing, advance, begin
 from app.alerts.trail import Trail
 from app.alerts.tuning import Change, Tuning, check_thresholds
@@ -347,10 +349,26 @@ class TestLayouts:
         assert split.verdict(fact, split.defaults).holds is False
 
 
+def fail(what: str, error: Exception) -> None:
+    raise AssertionError(what) from error
+
+
 class TestCatalogue:
+    def test_a_target_nobody_thought_of_silences_no_other(self) -> None:
+        broken = replace(SERVER, id=2, health_since="never")  # type: ignore[arg-type]
+        told: list[str] = []
+        moment = Moment(NOW, 10.0, servers={2: broken, 1: SERVER})
+        facts = derive(moment, lambda what, error: told.append(what))
+        assert told == ["server_health"]
+        assert [f.subject.id for f in facts if f.key == "server_health"] == [1]
+        nothing = Fact("store_room", STORE.subject, {"free": None})
+        conditions = judge([nothing], Tuning(), lambda what, error: told.append(what))
+        assert {c.verdict.holds for c in conditions} == {None}
+        assert told[1:] == ["store_full", "free_space_low"]
+
     def test_every_fact_is_judged_by_a_rule_and_every_rule_judges_a_fact(self) -> None:
         empty = Moment(NOW, 10.0, servers={1: SERVER}, engines={7: ENGINE}, stores={3: STORE})
-        made = {fact.key for fact in derive(empty)} | {"outbox", "cleanup_outcome", "schedule_kept"}
+        made = {fact.key for fact in derive(empty, fail)} | {"outbox", "cleanup_outcome", "schedule_kept"}
         assert set(rules_by_fact()) == made
 
     def test_nothing_is_wrong_where_nothing_is_known(self) -> None:
@@ -360,7 +378,7 @@ class TestCatalogue:
         stores = {3: StoreInput(3, "disk", "/kv", "/kv", (1,), created_at=NOW)}
         moment = Moment(NOW, 10.0, servers=servers, engines=engines, stores=stores)
         by_fact = rules_by_fact()
-        for fact in derive(moment):
+        for fact in derive(moment, fail):
             for rule in by_fact[fact.key]:
                 assert rule.verdict(fact, rule.defaults).holds is not True, (rule.id, fact)
 
