@@ -99,7 +99,8 @@ def exponents_flipped(path: Path) -> bytes:
 
 
 def explained(run: dict[str, Any]) -> str:
-    return json.dumps({"verdict": run["verdict"], "reasons": run["reasons"], "steps": run["steps"]}, indent=1)
+    parts = ("verdict", "reasons", "steps", "arms", "evidence")
+    return json.dumps({part: run[part] for part in parts}, indent=1)
 
 
 def codes(run: dict[str, Any]) -> set[str]:
