@@ -18,6 +18,7 @@ from app.fleet.tables import Server, StoreServer
 from app.fleet.targets import StoreTarget
 from app.lmcache.layouts import KVLayout
 from app.records import history as histories
+from app.records.alarms import layout_alarms
 from app.records.classify import Context, ServerState
 from app.records.history import ServerHistory, build_history
 from app.records.hits import HitSamples
@@ -107,7 +108,10 @@ class KnowledgeSource:
             temp_dirs=self.temp_dirs(store),
             newest_poll=min(polls) if polls and len(polls) == len(servers) else None,
             built_at=now,
-            alarms=(*timeline.alarms, *self._blind_spots(store, servers)),
+            alarms=(
+                *layout_alarms(timeline, now=now, poll_seconds=self._poll_seconds),
+                *self._blind_spots(store, servers),
+            ),
         )
 
     @property

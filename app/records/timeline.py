@@ -18,9 +18,6 @@ from app.records.polls import Owner
 
 BEFORE_FIRST_SEEN, OBSERVATION_GAP = "before_first_seen", "observation_gap"
 NS = 1_000_000_000
-# How long a server keeps the context of an engine that is gone, where it does not say.
-_REAP_SECONDS = 120.0
-_LATELY_SECONDS = 300.0
 EARLIEST, LATEST = -(2**62), 2**62
 
 #: (model as in record names, from, until) -> the earliest time from which hits cannot be excluded; None: none.
@@ -148,7 +145,6 @@ class StoreTimeline:
     line: Callable[[Owner], ModelTimeline]
     #: Seconds after a time in which good polls of every server say everything.
     polled_since: Callable[[float], float]
-    alarms: tuple[str, ...] = ()
 
     def of(self, owner: Owner) -> ModelTimeline:
         """The timeline of an owner; of one that no server ever listed too (it knows only what is not known)."""
@@ -204,8 +200,7 @@ def build_timeline(
     owners = {presence.owner for history in merge.all for presence in history.presences}
     owners |= {(adoption.model, adoption.world_size) for adoption in adoptions}
     models = {owner: merge.line(owner) for owner in sorted(owners)}
-    alarms = [alarm for owner in models for alarm in merge.alarms(owner, models[owner])]
-    return StoreTimeline(models, servers, merge.line, merge.polled_since, tuple(alarms))
+    return StoreTimeline(models, servers, merge.line, merge.polled_since)
 
 
 @dataclass(frozen=True)
@@ -340,50 +335,6 @@ class _Merge:
         for history in self.servers.values():
             common = list(history.covered) if common is None else _both(common, history.covered)
         return sum(max(0.0, end - max(start, since)) for start, end in common or [])
-
-    # alarms
-
-    def alarms(self, owner: Owner, line: ModelTimeline) -> list[str]:
-        """Sentences on what is wrong with a model's layouts right now."""
-        name = line.layouts[0].model_name if line.layouts else owner[0]
-        who = f"{name} (world size {owner[1]})"
-        found: list[str] = []
-        if self._split_lately(line):
-            found.append(
-                f"critical: the workers of one engine of {who} use two servers on this directory; they write different "
-                "bytes under one name. Give each engine's workers one server."
-            )
-        if not line.listed_now or len(line.live) < 2:
-            return found
-        since: dict[int, float] = {}
-        timeouts: list[float] = []
-        for history in self.servers.values():
-            latest = history.latest
-            if latest is None:
-                continue
-            timeouts.append(_REAP_SECONDS if latest.reap_timeout is None else latest.reap_timeout)
-            for presence in history.presences:
-                if presence.owner == owner and presence.last_listed == latest.last_at:
-                    number = line.layouts.index(presence.layout)
-                    since[number] = min(since.get(number, FOREVER), presence.first_listed)
-        live_since = sorted(since[number] for number in line.live if number in since)
-        # Old and new stand side by side until the server reaps the old one: only after that are they really mixed.
-        if len(live_since) > 1 and self.now - live_since[1] > max(timeouts) + 2 * self.poll_seconds:
-            found.append(
-                f"mixed layouts: {len(live_since)} different KV layouts of {who} write into this directory "
-                "under the same names; give each layout a directory of its own."
-            )
-        return found
-
-    def _split_lately(self, line: ModelTimeline) -> bool:
-        """Whether workers were split for longer than an engine takes to start, and until just now."""
-        starts = [*line.starts, _ns(self.now)]
-        return any(
-            segment.split
-            and end >= _ns(self.now - _LATELY_SECONDS)
-            and end - segment.start > _ns(_REAP_SECONDS + 2 * self.poll_seconds)
-            for segment, end in zip(line.segments, starts[1:], strict=True)
-        )
 
 
 def _segment(at: int, active: set[tuple[str, object]]) -> Segment:
