@@ -179,7 +179,7 @@ def test_requests_that_hang_behind_a_forgetful_server(tmp_path: Path) -> None:
         hang = stage.fact("requests_hang", "engine")
         assert (hang.numbers["held"], hang.numbers["moved"], hang.state) == (1.0, 0.0, "bad")
         stage.fleet.delete_server(stage.server_ids[0], actor="t")
-        stage.run(180, 30)
+        stage.run(240, 30)
         assert "requests_hang" in stage.firing()  # where the cause is out of sight it fires itself
         stage.control.kill("engine/0")
         thread.join(10)
