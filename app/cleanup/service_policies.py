@@ -25,6 +25,7 @@ from app.paging import parse_id
 from app.scheduling.cron import validate_cron, validate_timezone
 from app.scheduling.schemas import Page
 from app.scheduling.service import StartedWork
+from app.scheduling.tables import Schedule
 
 _SCHEDULE_KIND = "policy"
 #: How long after a change of layout its policies run a second time.
@@ -243,11 +244,16 @@ class PolicyMethods(ServiceBase):
         last = session.scalar(
             select(CleanupRun).where(CleanupRun.policy_id == row.id).order_by(CleanupRun.id.desc()).limit(1)
         )
+        # Paused on the schedules page: the policy promises no firing then.
+        paused = session.scalar(
+            select(Schedule.paused).where(Schedule.kind == "policy", Schedule.target_id == row.id).limit(1)
+        )
         return policy_view(
             row,
             parse_spec(policy_body(row)),
             store_name=self._store_name(session, row.store_id),
             last=last,
+            paused=bool(paused),
             now=self._clock(),
         )
 

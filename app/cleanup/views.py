@@ -63,10 +63,12 @@ def counts(stored: Mapping[str, Any]) -> dict[str, Count]:
     return {word: count(pair) for word, pair in stored.items()}
 
 
-def policy_view(row: Policy, spec: PolicySpec, *, store_name: str, last: CleanupRun | None, now: float) -> PolicyView:
-    """A policy with its sentence, firings and last run."""
+def policy_view(
+    row: Policy, spec: PolicySpec, *, store_name: str, last: CleanupRun | None, paused: bool, now: float
+) -> PolicyView:
+    """A policy with its sentence, firings (none while paused) and last run."""
     cron = cron_of(row.schedule)
-    upcoming = next_firings(cron, row.timezone, now) if cron is not None and row.enabled else []
+    upcoming = next_firings(cron, row.timezone, now) if cron is not None and row.enabled and not paused else []
     body = row.body
     return PolicyView(
         id=str(row.id),

@@ -303,6 +303,11 @@ class SchedulingService:
     def delete(self, schedule_id: int, *, actor: str) -> None:
         with self._db.write() as session:
             row = self._row(session, schedule_id)
+            if row.kind == "policy":
+                raise Conflict(
+                    f"the schedule {row.name!r} belongs to a policy and would come back with it: clear the policy's "
+                    "schedule (or pause it here)"
+                )
             session.delete(row)
             self._audit.record(
                 session, actor=actor, action="schedule.delete", target_kind="schedule", target_id=schedule_id

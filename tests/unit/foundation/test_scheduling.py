@@ -8,7 +8,7 @@ import pytest
 from app.audit.service import AuditService
 from app.clock import parse_iso
 from app.database import Base, Database
-from app.errors import InvalidInput, NotFound, StoreError
+from app.errors import Conflict, InvalidInput, NotFound, StoreError
 from app.scheduling.cron import last_due, next_firings, validate_cron, validate_timezone
 from app.scheduling.runner import WorkKind, WorkRunner
 from app.scheduling.schemas import ScheduleInput, SchedulePatch
@@ -161,3 +161,11 @@ class TestRows:
             harness.service.set_for("scan", 7, name="p", cron=cron, timezone="UTC", enabled=True, actor="user:a")
             rows = harness.service.list_schedules(page_size=10, page_token=None).items
             assert [row.cron for row in rows] == ([cron] if cron else [])
+
+
+def test_a_schedule_that_belongs_to_a_policy_is_not_deleted_behind_its_back(harness: Harness) -> None:
+    harness.service.register("policy", harness.fire, harness.check)
+    harness.service.set_for("policy", 7, name="p", cron="0 3 * * *", timezone="UTC", enabled=True, actor="user:a")
+    schedule = harness.service.list_schedules(page_size=10, page_token=None).items[0]
+    with pytest.raises(Conflict, match="belongs to a policy"):
+        harness.service.delete(int(schedule.id), actor="user:a")
