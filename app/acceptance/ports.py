@@ -59,9 +59,3 @@ class RecordRemover(Protocol):
     def remove_salted(
         self, store_id: int, salt_prefix: str, *, actor: str, cancelled: Callable[[], bool] = ...
     ) -> Removal: ...
-
-
-class RestartHooks(Protocol):
-    """Restarting a target the way the operator set up. Returns when the hook has ended; raises TierkeeperError."""
-
-    def restart(self, hook_id: int, target_kind: str) -> None: ...

@@ -12,7 +12,7 @@ from app.acceptance.preparation import RunInput
 from app.acceptance.profiles import PROFILES, default_arms, in_order
 from app.acceptance.restarts import Hook
 from app.acceptance.schemas import AcceptanceRequest
-from app.acceptance.scoring import Scoring, check_scoring
+from app.acceptance.scoring import check_scoring
 from app.errors import FieldError, InvalidInput, NotFound
 from app.fleet.targets import EngineTarget, ServerTarget
 from app.paging import parse_id
@@ -145,8 +145,3 @@ def run_input(
         deadline=frozen["deadline_seconds"],
         request_timeout=frozen["request_timeout_seconds"],
     )
-
-
-def scoring_of(value: str | None) -> Scoring | None:
-    """A stored scoring rule."""
-    return cast("Scoring | None", value)

@@ -349,18 +349,6 @@ class AcceptanceService:
             steps.setdefault(step.run_id, []).append(step)
         return [run_view(r, steps.get(r.id, [])) for r in rows]
 
-    def count_active(self) -> int:
-        """Runs that are queued or running."""
-        with self._db.read() as session:
-            return (
-                session.scalar(
-                    select(func.count())
-                    .select_from(AcceptanceRun)
-                    .where(AcceptanceRun.state.in_(sorted(ACTIVE_STATES)))
-                )
-                or 0
-            )
-
     def retire(self, *, batch: int = 2000) -> int:
         """Forgets the prompts and answers of old runs, a batch a call; returns how many answers went.
 
