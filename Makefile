@@ -34,6 +34,9 @@ test-real: install ## the product against a real LMCache server and a real vLLM 
 test-real-long: install ## every real-stack test: restarts, faults, checks, launch commands, benchmark (about 40 minutes)
 	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 1800 $(AGAIN) tests/real
 
+bench: install ## benchmarks, as ratios within one run
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
 chaos: install ## the long fault matrix and race tests of cleanup (outside CI)
 	CHAOS=1 $(BIN)/python -m pytest -v --timeout 1800 tests/unit/cleanup/test_faults.py tests/unit/cleanup/test_race.py
 
