@@ -183,11 +183,12 @@ def sentence(seed: int) -> str:
 
 
 def panel_times(bench: Bench, texts: list[str]) -> dict[str, list[float]]:
-    """Of the cold passes of one run."""
+    """Of the cold pass of the measured run: run 0 is there to warm up whatever slept."""
     run = bench.run(texts=texts, repeats=1, noise_repeat=False, output_tokens=ANSWER_TOKENS)
     assert run["verdict"] == "valid", run["findings"]
-    rows = list(bench.panel.items(f"/benchmark-runs/{run['id']}/requests", phase="first", page_size=500))
-    assert len(rows) == 2 * len(texts)
+    kept = bench.panel.items(f"/benchmark-runs/{run['id']}/requests", phase="first", page_size=500)
+    rows = [row for row in kept if row["repeat"] == 1]
+    assert len(rows) == len(texts)
     return {
         "TTFT": [r["ttft_ms"] for r in rows],
         "TPOT": [r["tpot_ms"] for r in rows],
@@ -198,15 +199,16 @@ def panel_times(bench: Bench, texts: list[str]) -> dict[str, list[float]]:
 def vllm_times(bench: Bench, texts: list[str], folder: Path, salt: str) -> dict[str, list[float]]:
     """What vLLM's own client measures of the same texts under a new salt."""
     stack = bench.stack
-    prompts = folder / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    prompts = folder / "prompts.json"
+    turns = [[{"from": "human", "value": text}, {"from": "gpt", "value": "an answer"}] for text in texts]
+    prompts.write_text(json.dumps([{"conversations": conversation} for conversation in turns]))
     result = folder / f"{salt}.json"
     command = [
         stack.environment.program("vllm"),
         *("bench", "serve", "--backend", "openai", "--base-url", stack.engine().url, "--endpoint", "/v1/completions"),
         *("--model", stack.engine().served_name, "--tokenizer", str(stack.environment.model)),
-        *("--dataset-name", "custom", "--dataset-path", str(prompts), "--custom-output-len", str(ANSWER_TOKENS)),
-        *("--skip-chat-template", "--disable-shuffle", "--num-prompts", str(len(texts)), "--max-concurrency", "1"),
+        *("--dataset-name", "sharegpt", "--dataset-path", str(prompts), "--sharegpt-output-len", str(ANSWER_TOKENS)),
+        *("--disable-shuffle", "--num-prompts", str(len(texts)), "--max-concurrency", "1"),
         *("--ignore-eos", "--temperature", "0", "--extra-body", json.dumps({"cache_salt": salt})),
         *("--ready-check-timeout-sec", "0", "--percentile-metrics", "ttft,tpot,itl"),
         *("--save-result", "--save-detailed", "--result-dir", str(folder), "--result-filename", result.name),
