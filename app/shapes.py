@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 T = TypeVar("T")
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text[:80]!r} has invisible or control characters in it; use one line of plain text")
+    return text
+
+
+#: One line of text for people: names and labels. It ends up in lists, terminals and log lines.
+LabelText = Annotated[str, AfterValidator(_printable)]
 
 
 class ApiModel(BaseModel):

@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.acceptance import canary_rows as rows
+from app.acceptance.canary_schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryView
 from app.acceptance.canary_work import CanaryInput as WorkInput
 from app.acceptance.canary_work import CanaryWork
 from app.acceptance.execution import watched
@@ -19,12 +20,6 @@ from app.acceptance.ports import Audit, Fleet, RecordRemover
 from app.acceptance.prompts import SALT_PREFIX
 from app.acceptance.requests import DEFAULT_REQUEST_TIMEOUT, engine_of
 from app.acceptance.run import Openers
-from app.acceptance.schemas import (
-    CanaryInput,
-    CanaryRunInput,
-    CanaryRunView,
-    CanaryView,
-)
 from app.acceptance.stack import Pace
 from app.acceptance.tables import (
     AcceptanceRun,

@@ -8,9 +8,10 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from app.acceptance.answers import Answer
+from app.acceptance.canary_schemas import CanaryCheckView, CanaryRunView, CanaryView
 from app.acceptance.canary_verdict import CanaryVerdict, Reading
 from app.acceptance.canary_work import Candidate, Kept, prompt_of
-from app.acceptance.schemas import CanaryCheckView, CanaryRunView, CanaryView, FindingView
+from app.acceptance.schemas import FindingView
 from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, Canary, CanaryCheck, CanaryRun
 from app.acceptance.tolerance import fix_tolerance, noise_floor
 from app.clock import iso

@@ -14,8 +14,8 @@ from app.acceptance import fixes
 from app.acceptance.answers import Answer
 from app.acceptance.compare import WRONG, Pair, compare_pair
 from app.acceptance.evidence import TokenEvidence
+from app.acceptance.finding import Finding, Severity
 from app.acceptance.tolerance import Tolerance
-from app.acceptance.verdict import Finding, Severity
 
 CanaryOutcome = Literal["ok", "lost", "drift", "wrong", "invalid", "error", "never"]
 #: Worst first.

@@ -14,12 +14,12 @@ from app.acceptance.canary_verdict import CanaryOutcome, CanaryVerdict, Reading,
 from app.acceptance.compare import WRONG, compare_pair
 from app.acceptance.evidence import resolve
 from app.acceptance.facts import Facts, cannot_begin, default_mode, read_facts
+from app.acceptance.finding import Finding
 from app.acceptance.own_records import OwnRecord, OwnRecords
 from app.acceptance.prompts import SALT_PREFIX, Prompt, salt
 from app.acceptance.run import Openers
 from app.acceptance.stack import Asked, Pace, RunStopped, Stack
 from app.acceptance.tolerance import Tolerance, fix_tolerance, noise_floor
-from app.acceptance.verdict import Finding
 from app.clock import Clock
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 from app.lmcache.object_keys import ObjectKey, parse_name

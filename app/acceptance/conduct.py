@@ -20,13 +20,13 @@ from app.acceptance.arms import ArmPlan, Asking, Item, row_of
 from app.acceptance.compare import WRONG, compare_pair
 from app.acceptance.evidence import RecordsEvidence, ResetEvidence, StoredEvidence, resolve
 from app.acceptance.facts import Facts
+from app.acceptance.finding import CACHE_ARMS, Finding
 from app.acceptance.own_records import OwnRecords
 from app.acceptance.profiles import ProfileNumbers
 from app.acceptance.prompts import Prompt, salt
 from app.acceptance.restarts import Restarts
 from app.acceptance.stack import Asked, RunStopped, Stack
 from app.acceptance.tolerance import Mode, Tolerance, fix_tolerance, noise_floor
-from app.acceptance.verdict import CACHE_ARMS, Finding
 from app.lmcache.metrics import ServerMetrics
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.acceptance.finding import CACHE_ARMS
 from app.acceptance.profiles import PROFILES
 from app.acceptance.prompts import plan_probe, plan_prompts
 from app.acceptance.schemas import EstimateView
-from app.acceptance.verdict import CACHE_ARMS
 from app.fleet.schemas import EngineView, ServerView
 
 #: Characters of an own prompt taken as one token, where nobody has counted them yet.

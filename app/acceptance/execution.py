@@ -11,6 +11,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.acceptance import own_records
+from app.acceptance.finding import EXTERNAL_ARMS, Finding
 from app.acceptance.ports import Fleet, RecordRemover, Removal
 from app.acceptance.preparation import RunInput
 from app.acceptance.prompts import SALT_PREFIX
@@ -21,7 +22,7 @@ from app.acceptance.results import arm_view, comparison_view
 from app.acceptance.run import Openers, Outcome, Run
 from app.acceptance.stack import Pace
 from app.acceptance.tables import AcceptanceRun, RestartHook
-from app.acceptance.verdict import EXTERNAL_ARMS, Finding, Verdict
+from app.acceptance.verdict import Verdict
 from app.clock import Clock
 from app.database import Database
 from app.errors import StoreError, TierkeeperError

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.acceptance import fixes
+from app.acceptance.finding import Finding
 from app.acceptance.tolerance import Mode
-from app.acceptance.verdict import Finding
 from app.fleet.targets import EngineTarget, ServerTarget
 from app.lmcache.layouts import KVLayout, compare_layouts, merge_engine_facts, normalise_dtype
 from app.lmcache.polling import ServerReading

@@ -11,13 +11,7 @@ from sqlalchemy.orm import Session
 from app.acceptance.answers import Answer, AnswerSet
 from app.acceptance.compare import compare
 from app.acceptance.results import comparison_view
-from app.acceptance.schemas import (
-    AcceptanceRunView,
-    ComparisonView,
-    LatestView,
-    RunComparisonView,
-    RunDifferenceView,
-)
+from app.acceptance.schemas import AcceptanceRunView, ComparisonView, LatestView, RunComparisonView, RunDifferenceView
 from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceRun
 from app.acceptance.tolerance import Tolerance, fix_tolerance, noise_floor
 from app.fleet.schemas import EngineView, ServerView

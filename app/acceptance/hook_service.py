@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app.acceptance.hook_schemas import HookAction, HookActionView, HookInput, HookPatch, HookView
 from app.acceptance.ports import Audit
-from app.acceptance.schemas import HookAction, HookActionView, HookInput, HookPatch, HookView
 from app.acceptance.tables import AcceptanceRun, RestartHook
 from app.clock import Clock, iso
 from app.database import Database

@@ -9,6 +9,7 @@ from typing import Any
 from app.acceptance import fixes
 from app.acceptance.conduct import RunPlan
 from app.acceptance.facts import Facts
+from app.acceptance.finding import Finding
 from app.acceptance.lexicon import Tokenizer
 from app.acceptance.prompts import (
     Planned,
@@ -26,7 +27,6 @@ from app.acceptance.prompts import (
 )
 from app.acceptance.restarts import Hook
 from app.acceptance.stack import RunStopped, Stack
-from app.acceptance.verdict import Finding
 from app.errors import TargetError
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 

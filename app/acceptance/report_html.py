@@ -5,14 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from app.acceptance.schemas import (
-    AcceptanceRunView,
-    ArmView,
-    CandidateView,
-    ComparisonView,
-    DivergenceView,
-    PairView,
-)
+from app.acceptance.schemas import AcceptanceRunView, ArmView, CandidateView, ComparisonView, DivergenceView, PairView
 
 _STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--mute:#59636e;--line:#d1d9e0;--good:#1a7f37;--bad:#cf222e;

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.acceptance import fixes
+from app.acceptance.finding import Finding
 from app.acceptance.hooks import HookFailed, HookTarget, run_action
 from app.acceptance.stack import RunStopped, Stack
-from app.acceptance.verdict import Finding
 from app.errors import TargetError
 
 

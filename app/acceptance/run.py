@@ -19,6 +19,7 @@ from app.acceptance.arms import Asking
 from app.acceptance.conduct import Conduct
 from app.acceptance.evidence import ArmEvidence
 from app.acceptance.facts import Facts, cannot_begin, default_mode, read_facts, same_layout
+from app.acceptance.finding import CACHE_ARMS, Finding
 from app.acceptance.hooks import HookTarget
 from app.acceptance.preparation import Prepared, RunInput, prepare
 from app.acceptance.prompts import Prompt
@@ -26,7 +27,7 @@ from app.acceptance.recorder import Recorder
 from app.acceptance.restarts import Restarts
 from app.acceptance.results import TITLES, ArmResult, shown_tokens
 from app.acceptance.stack import Pace, RunStopped, Stack
-from app.acceptance.verdict import CACHE_ARMS, Finding, RunEvidence, Verdict, verdict
+from app.acceptance.verdict import RunEvidence, Verdict, verdict
 from app.clock import Clock
 from app.errors import TargetError, TierkeeperError
 from app.fleet.targets import EngineTarget, ServerTarget

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
-from app.scheduling.schemas import ApiModel, InputModel, WorkView
+from app.shapes import ApiModel, InputModel, LabelText, WorkView
 
 ArmName = Literal[
     "cold",
@@ -41,7 +41,6 @@ Profile = Literal["quick", "standard", "thorough"]
 Mode = Literal["exact", "near_tie", "score"]
 Scoring = Literal["exact", "contains", "regex", "number"]
 VerdictName = Literal["pass", "pass_with_near_ties", "fail", "invalid", "error", "timeout"]
-CanaryOutcome = Literal["ok", "lost", "drift", "wrong", "invalid", "error", "never"]
 
 PromptText = Annotated[str, StringConstraints(min_length=1, max_length=4_000_000)]
 
@@ -50,7 +49,7 @@ class OwnPrompt(InputModel):
     """A prompt of the operator's. Without `expected` it is compared between arms but not scored."""
 
     prompt: PromptText
-    name: Annotated[str, StringConstraints(max_length=200)] | None = None
+    name: Annotated[LabelText, StringConstraints(max_length=200)] | None = None
     expected: Annotated[str, StringConstraints(min_length=1, max_length=100_000)] | None = None
     score: Scoring | None = None
     max_tokens: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -85,63 +84,6 @@ class AcceptanceRequest(InputModel):
     remove_records: bool = True
     allow_clear_l1: bool = False
     restart_hook_id: str | None = None
-
-
-class HookAction(InputModel):
-    """One way to restart a target: exactly one of a command, a webhook, or a person."""
-
-    argv: Annotated[list[Annotated[str, StringConstraints(max_length=4096)]], Field(min_length=1, max_length=64)] | (
-        None
-    ) = None
-    webhook: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
-    headers: Annotated[dict[str, str], Field(max_length=16)] = Field(default_factory=dict)
-    manual: bool = False
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> HookAction:
-        if sum((self.argv is not None, self.webhook is not None, self.manual)) != 1:
-            raise ValueError("give exactly one of argv (a list of arguments), webhook (an address) or manual: true")
-        if self.headers and self.webhook is None:
-            raise ValueError("headers belong to a webhook")
-        return self
-
-
-class HookInput(InputModel):
-    """Body of POST /hooks: how the server, the engine, or both are restarted."""
-
-    name: Annotated[str, StringConstraints(min_length=1, max_length=120)]
-    server: HookAction | None = None
-    engine: HookAction | None = None
-    timeout_seconds: Annotated[float, Field(ge=1, le=3600)] = 300.0
-
-
-class HookPatch(InputModel):
-    """Body of PATCH /hooks/{id}: only what is sent changes; null takes an action away."""
-
-    name: Annotated[str, StringConstraints(min_length=1, max_length=120)] | None = None
-    server: HookAction | None = None
-    engine: HookAction | None = None
-    timeout_seconds: Annotated[float, Field(ge=1, le=3600)] | None = None
-
-
-class HookActionView(ApiModel):
-    """One way to restart a target; header values never come out."""
-
-    argv: list[str] | None
-    webhook: str | None
-    header_names: list[str]
-    manual: bool
-
-
-class HookView(ApiModel):
-    """One restart hook."""
-
-    id: str
-    name: str
-    server: HookActionView | None
-    engine: HookActionView | None
-    timeout_seconds: float
-    created_at: str
 
 
 class StepView(ApiModel):
@@ -392,63 +334,3 @@ class LatestView(ApiModel):
     last_run: AcceptanceRunView | None
     last_pass: AcceptanceRunView | None
     changed: list[RunDifferenceView]
-
-
-class CanaryInput(InputModel):
-    """Body of POST /canaries: keep prompts of a passed run."""
-
-    run_id: str
-    count: Annotated[int, Field(ge=1, le=20)] = 3
-
-
-class CanaryCheckView(ApiModel):
-    """One point of a canary's history. Differences: what came from the old records against a new cold of the engine;
-    `kept_max_abs_difference` against the answer that was kept."""
-
-    canary_id: str
-    canary_name: str
-    at: str
-    outcome: CanaryOutcome
-    reason: str
-    expected_tokens: int | None
-    external_tokens: int | None
-    mean_abs_difference: float | None
-    max_abs_difference: float | None
-    kept_max_abs_difference: float | None
-
-
-class CanaryView(ApiModel):
-    """A kept prompt and how it stands."""
-
-    id: str
-    engine_id: str
-    name: str
-    salt: str
-    layout_fingerprint: str | None
-    records: int
-    created_at: str
-    created_by: str
-    run_id: str | None
-    last_outcome: CanaryOutcome
-    last_checked_at: str | None
-    history: list[CanaryCheckView]
-
-
-class CanaryRunInput(InputModel):
-    """Body of POST /canaries/runs: read back an engine's canaries (all, or those named)."""
-
-    engine_id: str
-    canary_ids: Annotated[list[str], Field(max_length=200)] | None = None
-    reason: Annotated[str, StringConstraints(max_length=40)] = "by hand"
-
-
-class CanaryRunView(WorkView):
-    """One keeping (`purpose` create) or reading-back (check) of canaries."""
-
-    engine_id: str | None
-    purpose: str
-    canary_ids: list[str]
-    outcome: CanaryOutcome | None
-    reason: str
-    checks: list[CanaryCheckView]
-    findings: list[FindingView]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.acceptance import fixes, own_records
 from app.acceptance.answers import Answer, Refusal, ranked
+from app.acceptance.counting import engine_counters_of, moved, salts_of, stores_of, whole
 from app.acceptance.evidence import (
     EngineCounters,
     L1Emptied,
@@ -22,10 +23,9 @@ from app.acceptance.evidence import (
     ResetEvidence,
     SaltCounters,
     StoredEvidence,
-    sum_counters,
 )
+from app.acceptance.finding import Finding
 from app.acceptance.prompts import SALT_PREFIX, Prompt
-from app.acceptance.verdict import Finding
 from app.errors import TargetError
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 from app.lmcache.client import LMCacheClient
@@ -33,7 +33,6 @@ from app.lmcache.metrics import ServerMetrics
 from app.lmcache.object_keys import ObjectKey
 from app.vllm.client import VLLMClient
 from app.vllm.completions import CompletionAnswer, CompletionRequest
-from app.vllm.metrics import EngineMetrics
 
 TOP_K = 5
 
@@ -161,8 +160,8 @@ class Stack:
             counts.cached_tokens,
             counts.stats_local,
             counts.stats_external,
-            _whole(after.local_hits),
-            _whole(after.external_hits),
+            whole(after.local_hits),
+            whole(after.external_hits),
         )
 
     # counting
@@ -170,7 +169,7 @@ class Stack:
     async def engine_counters(self) -> EngineCounters:
         """The engine's counters now; all None when it has no readable /metrics."""
         try:
-            return _engine_counters(await self.vllm.metrics())
+            return engine_counters_of(await self.vllm.metrics())
         except TargetError:
             return EngineCounters()
 
@@ -204,7 +203,7 @@ class Stack:
             now = await self.server_metrics()
             if now is None or now.instance_id != before.instance_id:
                 return None
-            delta = _salts(now, salts, self.use_salt).since(_salts(before, salts, self.use_salt))
+            delta = salts_of(now, salts, self.use_salt).since(salts_of(before, salts, self.use_salt))
             if (delta.requested or 0) >= lookup_tokens or time.monotonic() > deadline:
                 return delta
             await asyncio.sleep(self.pace.poll)
@@ -324,11 +323,11 @@ class Stack:
         now = await self.server_metrics()
         on_disk, why = await self._on_disk(chunks)
         if self.use_salt:
-            in_l1, submitted, completed = _stores_of(now, chunks)
+            in_l1, submitted, completed = stores_of(now, chunks)
         else:
-            in_l1 = _moved(now, before, "l1_write_chunks")
-            submitted = _moved(now, before, "l2_store_submitted_chunks")
-            completed = _moved(now, before, "l2_store_completed_chunks")
+            in_l1 = moved(now, before, "l1_write_chunks")
+            submitted = moved(now, before, "l2_store_submitted_chunks")
+            completed = moved(now, before, "l2_store_completed_chunks")
         reached_l2: bool | None
         if on_disk is not None:
             reached_l2 = on_disk >= expected
@@ -383,62 +382,3 @@ def to_answer(prompt: str, raw: CompletionAnswer) -> Answer:
         finish_reason=raw.finish_reason,
         refusal=refusal,
     )
-
-
-def _engine_counters(metrics: EngineMetrics) -> EngineCounters:
-    return EngineCounters(
-        prompt_tokens=metrics.prompt_tokens,
-        local_hits=metrics.prefix_cache_hits,
-        external_hits=metrics.external_hits,
-        external_queries=metrics.external_queries,
-        requests_finished=metrics.requests_succeeded,
-        process_start=metrics.process_start_time,
-    )
-
-
-def _salts(metrics: ServerMetrics, salts: Iterable[str], by_salt: bool) -> SaltCounters:
-    if not by_salt:
-        return SaltCounters(
-            metrics.lookup_requested_tokens,
-            metrics.lookup_hit_tokens,
-            metrics.lookup_hit_l1_tokens,
-            metrics.lookup_hit_l2_tokens,
-        )
-    wanted = set(salts)
-    return sum_counters(
-        [
-            SaltCounters(c.requested_tokens, c.hit_tokens, c.hit_l1_tokens, c.hit_l2_tokens)
-            for c in metrics.lookups
-            if c.cache_salt in wanted
-        ]
-    )
-
-
-def _stores_of(now: ServerMetrics | None, salts: Iterable[str]) -> tuple[int | None, int | None, int | None]:
-    """(written to L1, submitted to L2, completed in L2) in chunks, summed over our salts; None where nobody counts."""
-    if now is None:
-        return None, None, None
-    wanted = set(salts)
-    mine = [s for s in now.stores if s.cache_salt in wanted]
-
-    def column(values: Iterable[float | None]) -> int | None:
-        known = [v for v in values if v is not None]
-        return round(sum(known)) if known else None
-
-    return (
-        column(s.l1_write_chunks for s in mine),
-        column(s.l2_submitted_chunks for s in mine),
-        column(s.l2_completed_chunks for s in mine),
-    )
-
-
-def _moved(now: ServerMetrics | None, before: ServerMetrics | None, name: str) -> int | None:
-    """How far a counter moved; a series that appeared meanwhile started at zero. None when it is not there."""
-    if now is None or before is None or now.instance_id != before.instance_id:
-        return None
-    later = getattr(now, name)
-    return None if later is None else _whole(later - (getattr(before, name) or 0.0))
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)

@@ -8,18 +8,17 @@ trouble. None of them is ever folded into pass: the last line of `verdict` is re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from app.acceptance import fixes
+from app.acceptance.arm_findings import arm_findings
 from app.acceptance.compare import Comparison
-from app.acceptance.evidence import ArmEvidence, RecordsEvidence, StoredEvidence, Totals
+from app.acceptance.evidence import ArmEvidence, RecordsEvidence, StoredEvidence
+from app.acceptance.finding import CACHE_ARMS, SEVERITIES, Finding, Severity
 from app.acceptance.tolerance import BLIND_NATS, Tolerance
 
 VerdictName = Literal["pass", "pass_with_near_ties", "fail", "invalid", "error", "timeout"]
-Severity = Literal["fail", "timeout", "error", "invalid", "near_tie", "warning", "note"]
-#: Most severe first; the first severity present decides.
-SEVERITIES: tuple[Severity, ...] = ("fail", "timeout", "error", "invalid", "near_tie", "warning", "note")
 _DECIDES: dict[Severity, VerdictName] = {
     "fail": "fail",
     "timeout": "timeout",
@@ -27,30 +26,6 @@ _DECIDES: dict[Severity, VerdictName] = {
     "invalid": "invalid",
     "near_tie": "pass_with_near_ties",
 }
-#: Arms in which the cache must have supplied every whole chunk while the GPU cache supplied nothing.
-EXTERNAL_ARMS = frozenset({"external_l1", "external_l2", "restarted_server", "restarted_engine", "cross_engine"})
-#: Arms whose answers come (partly) from the cache.
-CACHE_ARMS = EXTERNAL_ARMS | {"mixed", "shared_prefix"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing seen: what, in plain words, and the way out (None where there is nothing to do)."""
-
-    code: str
-    severity: Severity
-    text: str
-    fix: str | None = None
-    arm: str | None = None
-
-    def sentence(self) -> str:
-        """``arm: text. Fix.``, one line."""
-        head = f"{self.arm}: " if self.arm else ""
-        body = f"{head}{self.text} ({self.code})."
-        return f"{body} {self.fix}" if self.fix else body
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -93,7 +68,7 @@ def verdict(evidence: RunEvidence) -> Verdict:
     for name in evidence.wanted:
         arm = evidence.arms.get(name)
         if arm is not None and arm.complete:
-            findings += _arm(arm, evidence)
+            findings += arm_findings(arm, evidence.tolerance)
     findings += _stored(evidence)
     findings += _layout(evidence)
     findings += _records(evidence)
@@ -127,176 +102,6 @@ def _arms_complete(evidence: RunEvidence, *, stopped: bool) -> list[Finding]:
         text = "did not run" if arm is None else f"has {arm.answered + arm.refused} answers of {arm.requests}"
         found.append(Finding("arm_incomplete", "invalid", text, fixes.RUN_AGAIN, name))
     return found
-
-
-def _arm(arm: ArmEvidence, evidence: RunEvidence) -> list[Finding]:
-    totals = arm.totals
-    if arm.name == "without_cache":
-        return []  # an engine without the connector: there is nothing to be shown but its answers
-    if arm.answered == 0:
-        return []  # all refused: the comparison says what that means
-    if totals is None:
-        return [
-            Finding("no_token_evidence", "invalid", "nothing says how many tokens were cached", fixes.STATS, arm.name)
-        ]
-    found: list[Finding] = []
-    if arm.name == "cold":
-        found += _cold(arm, totals)
-    elif arm.name == "warm":
-        found += _warm(arm, totals)
-    elif arm.name == "changed_head":
-        found += _nothing_cached(arm, totals, "the first token was changed, so nothing may be reused")
-    elif arm.name in CACHE_ARMS:
-        found += _external(arm, totals, evidence)
-    found += _foreign(arm, totals)
-    if totals.too_short > 0:
-        found.append(
-            Finding(
-                "too_short_to_hit",
-                "note",
-                f"{totals.too_short} of {totals.requests} prompts are shorter than one chunk and can never hit",
-                None,
-                arm.name,
-            )
-        )
-    return found
-
-
-def _unknown(arm: ArmEvidence, totals: Totals) -> list[Finding]:
-    if totals.unknown == 0 and totals.external_tokens is not None and totals.local_tokens is not None:
-        return []
-    text = f"for {totals.unknown or totals.requests} of {totals.requests} requests nothing says what was cached"
-    return [Finding("no_token_evidence", "invalid", text, fixes.STATS, arm.name)]
-
-
-def _cold(arm: ArmEvidence, totals: Totals) -> list[Finding]:
-    return _nothing_cached(arm, totals, "the prompts were new to everybody, so nothing may be reused")
-
-
-def _nothing_cached(arm: ArmEvidence, totals: Totals, why: str) -> list[Finding]:
-    found = _unknown(arm, totals)
-    if totals.external_tokens:
-        text = f"{totals.external_tokens} tokens came from the cache although {why}"
-        found.append(Finding("not_cold", "invalid", text, fixes.SALT, arm.name))
-    if totals.local_tokens:
-        text = f"{totals.local_tokens} tokens came from the GPU cache although {why}"
-        found.append(Finding("not_cold", "invalid", text, fixes.SALT, arm.name))
-    return found
-
-
-def _warm(arm: ArmEvidence, totals: Totals) -> list[Finding]:
-    if totals.local_tokens is None:
-        return [
-            Finding("no_token_evidence", "invalid", "nothing says what the GPU cache served", fixes.STATS, arm.name)
-        ]
-    if totals.local_tokens == 0:
-        text = "the GPU cache served none of the repeated prompts"
-        return [Finding("warm_not_local", "invalid", text, fixes.PREFIX_CACHING, arm.name)]
-    return []
-
-
-def _external(arm: ArmEvidence, totals: Totals, evidence: RunEvidence) -> list[Finding]:
-    found: list[Finding] = []
-    if arm.name in ("external_l1", "external_l2", "restarted_server"):
-        found += _reset(arm)
-    found += _unknown(arm, totals)
-    if arm.name in EXTERNAL_ARMS and totals.local_tokens:
-        text = f"{totals.local_tokens} tokens came from the GPU cache although it was emptied before"
-        found.append(Finding("reset_had_no_effect", "invalid", text, fixes.RESET_LIES, arm.name))
-    if totals.expected_tokens == 0:
-        text = "no prompt has a whole chunk left for the cache to supply: nothing was tested"
-        found.append(Finding("nothing_expected", "invalid", text, fixes.LONGER, arm.name))
-    share = totals.share
-    wanted = evidence.tolerance.min_external_share if evidence.tolerance else 1.0
-    if totals.external_tokens == 0 and totals.expected_tokens:
-        text = f"none of the {totals.expected_tokens} expected tokens came from the cache: it was not used"
-        found.append(Finding("cache_not_used", "invalid", text, fixes.NOT_USED, arm.name))
-    elif share is not None and share < wanted:
-        text = f"{totals.external_tokens} of {totals.expected_tokens} expected tokens came from the cache"
-        found.append(Finding("share_too_low", "invalid", text, fixes.SHARE, arm.name))
-    if arm.name in ("external_l1", "external_l2", "restarted_server"):
-        found += _tier(arm, totals)
-    if arm.name == "mixed" and totals.local_tokens == 0:
-        text = "the GPU cache served none of the prompts' heads, so nothing was mixed"
-        found.append(Finding("not_mixed", "invalid", text, fixes.PREFIX_CACHING, arm.name))
-    if arm.name == "shared_prefix" and (totals.external_tokens or 0) > (totals.expected_tokens or 0):
-        text = (
-            f"{totals.external_tokens} tokens came from the cache, but the prompts share only {totals.expected_tokens}"
-        )
-        found.append(Finding("more_than_shared", "invalid", text, fixes.SALT, arm.name))
-    return found
-
-
-def _reset(arm: ArmEvidence) -> list[Finding]:
-    reset = arm.reset
-    if reset is None:
-        text = "the engine's prefix cache was not emptied before it"
-        return [Finding("reset_missing", "invalid", text, fixes.RUN_AGAIN, arm.name)]
-    if reset.state == "unavailable":
-        text = "the engine has no /reset_prefix_cache, so its GPU cache could not be emptied"
-        return [Finding("reset_unavailable", "invalid", text, fixes.DEV_MODE, arm.name)]
-    if reset.state == "busy":
-        text = f"the engine kept answering that it could not reset its prefix cache ({reset.waited_seconds:.0f} s)"
-        return [Finding("reset_busy", "invalid", text, fixes.BUSY, arm.name)]
-    if reset.effective is False:
-        text = "the engine acknowledged the reset, but afterwards still served a prompt from its GPU cache"
-        return [Finding("reset_had_no_effect", "invalid", text, fixes.RESET_LIES, arm.name)]
-    if reset.effective is None:
-        text = "nothing proves that the reset of the prefix cache had an effect"
-        return [Finding("reset_unproven", "invalid", text, fixes.STATS, arm.name)]
-    return []
-
-
-def _tier(arm: ArmEvidence, totals: Totals) -> list[Finding]:
-    """The tier an arm names must be the one that supplied the tokens."""
-    found: list[Finding] = []
-    l1 = None if arm.server is None else arm.server.hit_l1
-    l2 = None if arm.server is None else arm.server.hit_l2
-    if l1 is None or l2 is None:
-        # A server that does not split hits still counts its loads from L2.
-        l1, l2 = None, arm.l2_loads
-    unit = "chunks" if l1 is None else "tokens"
-    if l2 is None:
-        text = "the server's counters do not say whether L1 or L2 supplied the tokens"
-        found.append(Finding("tier_unknown", "invalid", text, fixes.COUNTERS, arm.name))
-    if arm.name == "external_l1":
-        if l2:
-            text = f"L1 no longer held the records: {l2:.0f} {unit} came from L2"
-            found.append(Finding("l1_did_not_hold", "invalid", text, fixes.L1_SMALL, arm.name))
-        return found
-    emptied = arm.l1_emptied
-    if arm.name == "external_l2" and (emptied is None or not emptied.done):
-        detail = "" if emptied is None or not emptied.detail else f": {emptied.detail}"
-        text = f"L1 could not be emptied of the run's own records{detail}"
-        found.append(Finding("l1_not_emptied", "invalid", text, fixes.EMPTY_L1, arm.name))
-    if l1:
-        text = f"{l1:.0f} tokens still came from L1 although it had been emptied of them"
-        found.append(Finding("l1_still_held", "invalid", text, fixes.EMPTY_L1, arm.name))
-    if l2 == 0 and totals.external_tokens:
-        text = "the server counted no L2 hits, so the tokens did not come from disk"
-        found.append(Finding("l2_not_used", "invalid", text, fixes.EMPTY_L1, arm.name))
-    return found
-
-
-def _foreign(arm: ArmEvidence, totals: Totals) -> list[Finding]:
-    """E6: others' traffic is a warning, unless this arm's evidence rests on counters that count everybody."""
-    rests_on_counters = "engine_counters" in totals.sources
-    foreign = arm.foreign_tokens
-    if foreign is None:
-        if rests_on_counters:
-            text = "its evidence rests on the engine's counters, and whether others used the engine is not known"
-            return [Finding("foreign_traffic_unknown", "invalid", text, fixes.ALONE, arm.name)]
-        return []
-    if foreign <= 0:
-        return []
-    text = f"others sent {foreign:.0f} prompt tokens to the engine meanwhile"
-    if rests_on_counters:
-        return [
-            Finding(
-                "foreign_traffic", "invalid", f"{text}, and the evidence rests on its counters", fixes.ALONE, arm.name
-            )
-        ]
-    return [Finding("foreign_traffic", "warning", text, None, arm.name)]
 
 
 def _stored(evidence: RunEvidence) -> list[Finding]:

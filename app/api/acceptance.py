@@ -9,19 +9,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
+from app.acceptance.canary_schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryView
+from app.acceptance.hook_schemas import HookInput, HookPatch, HookView
 from app.acceptance.reports import FORMS
 from app.acceptance.schemas import (
     AcceptanceRequest,
     AcceptanceRunView,
     AnswerView,
-    CanaryInput,
-    CanaryRunInput,
-    CanaryRunView,
-    CanaryView,
     EstimateView,
-    HookInput,
-    HookPatch,
-    HookView,
     LatestView,
     RunComparisonView,
     VerdictName,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from app.shapes import ApiModel, InputModel, WorkView
+from app.shapes import ApiModel, InputModel, LabelText, WorkView
 
 Form = Literal["two_pass", "request_rate", "restart", "accumulation", "lookup"]
 ShapeName = Literal["repeat", "one_document", "system_prompt", "multi_turn", "code_base", "use_once"]
@@ -17,7 +17,7 @@ PrefixCache = Literal["auto", "left", "reset", "off"]
 VerdictName = Literal["valid", "invalid", "error"]
 Severity = Literal["invalid", "error", "warning", "note"]
 ScaleMode = Literal["exact", "scaled"]
-Label = Annotated[str, StringConstraints(max_length=300)]
+Label = Annotated[LabelText, StringConstraints(max_length=300)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000_000)]
 
 FORMS: tuple[Form, ...] = ("two_pass", "request_rate", "restart", "accumulation", "lookup")

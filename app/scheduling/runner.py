@@ -128,6 +128,7 @@ class WorkRunner:
             return False
         context = WorkContext(self._db, self._clock, kind.table, work_id, self._stopping)
         state, error = SUCCEEDED, None
+        crash: Exception | None = None
         try:
             kind.run(context)
         except Cancelled:
@@ -137,10 +138,13 @@ class WorkRunner:
         except TierkeeperError as problem:
             state, error = FAILED, problem.detail
         except Exception as problem:
-            log.exception("work.crashed", kind=kind_name, id=work_id)
+            crash = problem
             where = traceback.extract_tb(problem.__traceback__)[-1]
             state, error = FAILED, f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
         self._finish(kind, work_id, state, error)
+        if crash is not None:
+            # Only now: a log that cannot be written must not leave the row `running` for ever.
+            log.error("work.crashed", kind=kind_name, id=work_id, exc_info=crash)
         return True
 
     def state_of(self, kind_name: str, work_id: int) -> str | None:

@@ -6,12 +6,13 @@ from typing import Any
 
 from pydantic import Field
 
-from app.shapes import ApiModel, InputModel, Page, Progress, WorkView
+from app.shapes import ApiModel, InputModel, LabelText, Page, Progress, WorkView
 
 __all__ = [
     "ApiModel",
     "FiringView",
     "InputModel",
+    "LabelText",
     "Page",
     "Progress",
     "ScheduleInput",
@@ -51,9 +52,11 @@ class ScheduleView(ApiModel):
 
 
 class ScheduleInput(InputModel):
-    """kind: scan (target: a store), policy (a policy), acceptance (an engine; options: the body of the run)."""
+    """kind: scan (target: a store; options: gentle), policy (a policy), acceptance (an engine; options: the body of the
+    run without its engine), canary (an engine; no options: all its canaries are read back).
+    """
 
-    name: str = Field(min_length=1, max_length=120)
+    name: LabelText = Field(min_length=1, max_length=120)
     kind: str
     target_id: str
     cron: str = Field(max_length=200)
@@ -63,7 +66,7 @@ class ScheduleInput(InputModel):
 
 
 class SchedulePatch(InputModel):
-    name: str | None = Field(None, min_length=1, max_length=120)
+    name: LabelText | None = Field(None, min_length=1, max_length=120)
     cron: str | None = Field(None, max_length=200)
     timezone: str | None = Field(None, max_length=64)
     paused: bool | None = None

@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.acceptance.schemas import (
-    AcceptanceRunView,
-    EstimateView,
-    LatestView,
-    RunComparisonView,
-)
+from app.acceptance.schemas import AcceptanceRunView, EstimateView, LatestView, RunComparisonView
 from app.audit.service import AuditView
 from app.auth.schemas import NewTokenView, TokenView, UserView
 from app.cleanup.schemas import (

@@ -19,8 +19,9 @@ from app.acceptance.evidence import (
     Totals,
     total,
 )
+from app.acceptance.finding import EXTERNAL_ARMS
 from app.acceptance.tolerance import Mode, Tolerance, fix_tolerance, noise_floor
-from app.acceptance.verdict import EXTERNAL_ARMS, RunEvidence
+from app.acceptance.verdict import RunEvidence
 
 CHUNK = 64
 ARMS = ("cold", "warm", "external_l1", "external_l2")

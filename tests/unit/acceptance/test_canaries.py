@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import select, update
 
 from app.acceptance.answers import Answer, Refusal
+from app.acceptance.canary_schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryView
 from app.acceptance.canary_verdict import CanaryOutcome, Reading, judge, what_became, worst
 from app.acceptance.canary_watch import due
 from app.acceptance.evidence import TokenEvidence
 from app.acceptance.own_records import OwnRecord
-from app.acceptance.schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryView
 from app.acceptance.tables import AcceptanceRun
 from app.errors import Conflict, InvalidInput, NotFound
 from app.lmcache.object_keys import ObjectKey

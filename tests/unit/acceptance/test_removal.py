@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from app.acceptance.canary_schemas import CanaryInput
 from app.acceptance.removal import CleanupRemover
-from app.acceptance.schemas import AcceptanceRequest, CanaryInput
+from app.acceptance.schemas import AcceptanceRequest
 from app.clock import system_clock
 from app.database import Base
 from app.errors import Conflict

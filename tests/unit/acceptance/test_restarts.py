@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from app.acceptance.hook_schemas import HookAction, HookInput, HookPatch
 from app.acceptance.hooks import HookFailed, HookTarget, run_action
-from app.acceptance.schemas import HookAction, HookInput, HookPatch
 from app.errors import Conflict, InvalidInput, NotFound
 from app.sandbox import EngineSpec, ServerSpec
 from tests.unit.acceptance.conftest import PACE, Panel, PanelMaker

@@ -20,8 +20,9 @@ from app.acceptance.evidence import (
     SaltCounters,
     StoredEvidence,
 )
+from app.acceptance.finding import Finding, Severity
 from app.acceptance.tolerance import fix_tolerance, noise_floor
-from app.acceptance.verdict import Finding, RunEvidence, Severity, verdict
+from app.acceptance.verdict import RunEvidence, verdict
 from tests.unit.acceptance.factories import ARMS, answer, answers, good_run, same, tolerance, totals
 
 ALL_ARMS = (*ARMS, "mixed", "shared_prefix", "changed_head", "restarted_server", "restarted_engine", "cross_engine")

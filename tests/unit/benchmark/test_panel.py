@@ -60,6 +60,9 @@ def test_bad_requests_are_named(api: httpx.Client, ids: Ids) -> None:
         (bench_body(ids, tokens=1), "body.tokens"),
         (bench_body(ids, shape="round"), "body.shape"),
         (bench_body(ids, surprise=1), "body.surprise"),
+        (bench_body(ids, image="a\nb"), "body.image"),
+        (bench_body(ids, baseline_image="a\x1b[31m"), "body.baseline_image"),
+        (bench_body(ids, hardware="H100\u202e"), "body.hardware"),
         (bench_body(ids, experiment="unheard-of"), "experiment"),
     ):
         answer = api.post("/benchmark-runs", json=given)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from app.database import Base, Database
 from app.errors import StoreError
+from app.scheduling import runner as runner_module
 from app.scheduling.runner import WorkContext, WorkKind, WorkRunner, owner_alive, process_identity, request_cancel
 from app.scheduling.work import WorkColumns
 from tests.unit.foundation.conftest import FrozenClock
@@ -63,6 +65,23 @@ def test_an_error_of_ours_is_told_as_it_is_and_a_bug_with_its_place(
         assert row.state == "failed"
         assert row.error is not None
         assert row.error.startswith(message)
+
+
+def test_a_log_that_cannot_be_written_leaves_no_row_running(
+    db: Database, clock: FrozenClock, runner: WorkRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    def crash(context: WorkContext) -> None:
+        raise ZeroDivisionError("x")
+
+    monkeypatch.setattr(runner_module, "log", SimpleNamespace(error=full, exception=full, info=full))
+    runner.register(WorkKind("job", Job, crash))
+    job = queue(db, clock)
+    with pytest.raises(OSError, match="no space left"):
+        runner.run_here("job", job)
+    assert load(db, job).state == "failed"
 
 
 def test_cancel_reaches_a_running_job_and_a_queued_one(db: Database, clock: FrozenClock, runner: WorkRunner) -> None:
