@@ -26,7 +26,8 @@ run: install ## the panel with the sandbox on http://127.0.0.1:8090
 test: lint test-unit ## everything CI needs except the real stack
 
 test-unit: install ## unit and browser tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(AGAIN) tests/unit tests/browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(AGAIN) tests/unit
+	$(BIN)/python -m pytest $(AGAIN) tests/browser
 
 test-real: install ## the product against a real LMCache server and a real vLLM (CPU build)
 	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 900 $(AGAIN) tests/real/test_main_job.py tests/real/test_facts.py

@@ -1,4 +1,4 @@
-"""One Chromium for all browser tests, and the preview of the pages on a free port."""
+"""One Chromium for each module of browser tests, and the preview of the pages on a free port."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(missing)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Ends with its module: while Playwright lives its event loop runs in this thread, and other tests could start none."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
