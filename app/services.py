@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from app.cleanup.service import CleanupService
     from app.fleet.service import FleetService
     from app.launch.service import LaunchService
+    from app.readiness.service import ReadinessService
     from app.records.service import RecordsService
     from app.sizing.service import SizingService
     from app.telemetry.service import TelemetryService
@@ -47,3 +48,4 @@ class Services:
     launch: LaunchService
     benchmark: BenchmarkService
     alerts: AlertsService
+    readiness: ReadinessService

@@ -30,6 +30,7 @@ from app.fleet import targets_file
 from app.fleet.service import FleetService
 from app.launch.service import LaunchService
 from app.layout_watch import LayoutWatch
+from app.readiness.service import ReadinessService
 from app.records.service import RecordsService
 from app.scheduling.runner import WorkRunner
 from app.scheduling.service import SchedulingService, StartedWork
@@ -67,6 +68,7 @@ def build_services(settings: Settings, clock: Clock) -> Services:
     acceptance = AcceptanceService(
         db=db, clock=clock, runner=runner, settings=settings, audit=audit, fleet=fleet, remover=remover
     )
+    checks = ChecksService(db=db, clock=clock, runner=runner, audit=audit, fleet=fleet, cleanup=cleanup)
     services = Services(
         settings=settings,
         db=db,
@@ -80,7 +82,7 @@ def build_services(settings: Settings, clock: Clock) -> Services:
         records=records,
         cleanup=cleanup,
         acceptance=acceptance,
-        checks=ChecksService(db=db, clock=clock, runner=runner, audit=audit, fleet=fleet, cleanup=cleanup),
+        checks=checks,
         sizing=SizingService(clock=clock, fleet=fleet),
         launch=LaunchService(check=_check_commands, fleet=fleet),
         benchmark=BenchmarkService(
@@ -88,6 +90,9 @@ def build_services(settings: Settings, clock: Clock) -> Services:
         ),
         alerts=AlertsService(
             db=db, clock=clock, settings=settings, audit=audit, fleet=fleet, telemetry=telemetry, records=records
+        ),
+        readiness=ReadinessService(
+            clock=clock, fleet=fleet, telemetry=telemetry, records=records, acceptance=acceptance, checks=checks
         ),
     )
     _register_schedules(services)

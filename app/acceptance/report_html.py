@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from app.acceptance.schemas import AcceptanceRunView, ArmView, CandidateView, ComparisonView, DivergenceView, PairView
+from app.print_forms import as_html as _e
+from app.print_forms import page_head
 
-_STYLE = """
-:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--mute:#59636e;--line:#d1d9e0;--good:#1a7f37;--bad:#cf222e;
---warn:#9a6700;--bar:#0969da}
-@media(prefers-color-scheme:dark){:root{--bg:#0d1117;--fg:#e6edf3;--mute:#9198a1;--line:#3d444d;--good:#3fb950;
---bad:#f85149;--warn:#d29922;--bar:#4493f8}}
-body{margin:2rem auto;max-width:72rem;padding:0 1rem;background:var(--bg);color:var(--fg);
-font:15px/1.5 system-ui,sans-serif}
-h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}
-.pass{color:var(--good)}.fail,.error{color:var(--bad)}.warn{color:var(--warn)}.mute{color:var(--mute)}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{border-bottom:1px solid var(--line);padding:.3rem .5rem;text-align:right;vertical-align:top}
-th:first-child,td:first-child{text-align:left}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.5rem;margin:.2rem 0}
-mark{background:var(--bad);color:#fff}.two{display:grid;grid-template-columns:1fr 1fr;gap:1rem}
-@media(max-width:45rem){.two{grid-template-columns:1fr}}.wide{overflow-x:auto}
-svg text{fill:var(--fg);font:12px system-ui,sans-serif}svg .dot{fill:var(--bar);opacity:.55}
-svg .axis{stroke:var(--line)}svg .median{stroke:var(--fg);stroke-width:2}
-"""
 _COLUMNS = (
     "arm|requests|external|expected|share|L1|L2|TTFT median|p90|p99|speed-up|same|near ties|differ|largest difference"
 )
@@ -36,10 +19,7 @@ def render_html(run: AcceptanceRunView, samples: Sequence[tuple[str, Sequence[fl
     verdict = run.verdict or run.state
     tone = _TONE.get(verdict, "warn")
     parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        f"<title>Acceptance of {_e(run.engine_name)}: {_e(verdict)}</title><style>{_STYLE}</style></head><body>",
+        page_head(f"Acceptance of {run.engine_name}: {verdict}"),
         f'<h1 class="{tone}">{_e(verdict.replace("_", " "))}</h1><p>{_e(run.headline or "")}</p>',
         f'<p class="mute">Run {_e(run.id)} of engine {_e(run.engine_name)} with cache server {_e(run.server_name)}, '
         f"profile {_e(run.profile)}, mode {_e(run.mode or 'not chosen')}, {_e(run.started_at or run.created_at)}.</p>",
@@ -187,7 +167,3 @@ def _n(value: int | None) -> str:
 
 def _ms(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} ms"
-
-
-def _e(text: str) -> str:
-    return html.escape(text, quote=True)

@@ -5,12 +5,12 @@ Names and answers come from models and disks: they are escaped wherever they are
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from app.acceptance.report_html import render_html
 from app.acceptance.schemas import AcceptanceRunView, ArmView, ComparisonView
+from app.print_forms import as_markdown as _md
 
 FORMS: Mapping[str, str] = {
     "json": "application/json",
@@ -186,14 +186,6 @@ def _number(value: int | None) -> str:
 
 def _ms(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} ms"
-
-
-def _md(text: str) -> str:
-    """Text that Markdown must not read: no HTML, no links, no table cells, one line."""
-    safe = html.escape(" ".join(text.split()), quote=False)
-    for char in "\\`*_[]|#":
-        safe = safe.replace(char, f"\\{char}")
-    return safe
 
 
 def _code(text: str) -> str:

@@ -306,6 +306,7 @@ def _samples(
     if metrics is not None:
         values["running"], values["waiting"] = metrics.running, metrics.waiting
         values["kv_usage_ratio"] = metrics.kv_cache_usage
+        values["resident_bytes"] = metrics.resident_bytes
     if seconds is not None:
         values[INTERVAL] = seconds
         values |= {name: deltas.get(name) for name in (*_TOKENS, "preemptions")}

@@ -274,6 +274,7 @@ def _samples(
         values["engines_registered"] = status.engines_registered
     if metrics is not None:
         values["l2_usage_bytes"] = metrics.l2_usage_total_bytes
+        values["resident_bytes"] = metrics.resident_bytes
     if seconds is not None:
         values[INTERVAL] = seconds
         stored = ("requested_tokens", "hit_tokens", "l1_hit_tokens", "l2_hit_tokens", "l1_evicted_chunks")

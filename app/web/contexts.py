@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.acceptance.schemas import AcceptanceRunView, EstimateView, LatestView, RunComparisonView
+from app.acceptance.schemas import LatestView
 from app.audit.service import AuditView
 from app.auth.schemas import NewTokenView, TokenView, UserView
 from app.cleanup.schemas import (
@@ -260,43 +260,6 @@ class QuarantinePage(PageContext):
     quarantine: QuarantineView
     state: TableState
     summary: SummaryView
-
-
-# ---- acceptance ----
-
-
-@dataclass(frozen=True)
-class AcceptancePage(PageContext):
-    """acceptance.html: how every engine stands, and the history."""
-
-    verdicts: Sequence[EngineVerdict]
-    runs: Sequence[AcceptanceRunView]
-    state: TableState
-    next_page_token: str | None
-
-
-@dataclass(frozen=True)
-class AcceptanceStartPage(PageContext):
-    """acceptance_start.html"""
-
-    engines: Sequence[EngineView]
-    form: FormState
-    estimate: EstimateView | None
-
-
-@dataclass(frozen=True)
-class AcceptanceRunPage(PageContext):
-    """acceptance_run.html: live progress, then the result."""
-
-    run: AcceptanceRunView
-    ttft: Sequence[tuple[str, Sequence[float]]]  # (condition, milliseconds of every request)
-
-
-@dataclass(frozen=True)
-class AcceptanceComparePage(PageContext):
-    """acceptance_compare.html"""
-
-    comparison: RunComparisonView
 
 
 # ---- activity, alarms, schedules ----

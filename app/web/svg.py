@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 TIERS = ("l0", "l1", "l2", "rc")
 
@@ -262,3 +263,66 @@ def nice_step(maximum: float, steps: int) -> float:
     rough = maximum / steps
     power = 10.0 ** math.floor(math.log10(rough))
     return next(power * f for f in (1, 2, 2.5, 5, 10) if power * f >= rough * 0.9999)
+
+
+class Reading(Protocol):
+    """One reading-back of a canary."""
+
+    @property
+    def at(self) -> str: ...
+
+    @property
+    def outcome(self) -> str: ...
+
+    @property
+    def max_abs_difference(self) -> float | None: ...
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One bar, in percent of the picture. `value` is what its height shows."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    outcome: str
+    at: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Beats:
+    """Bars over time and what the full height stands for."""
+
+    bars: tuple[Beat, ...]
+    maximum: float
+
+
+#: A bar that shows nothing measured still has to be seen, and so has one of zero.
+LOWEST_BAR = 18.0
+
+
+def beats(history: Sequence[Reading], *, most: int = 60) -> Beats:
+    """The last readings as bars, oldest first: as high as the largest difference, full where none was measured."""
+    shown = history[-most:]
+    known = [r.max_abs_difference for r in shown if r.max_abs_difference is not None]
+    maximum = max(known, default=0.0) or 0.1
+    slot = 100 / max(len(shown), 20)
+    bars = []
+    for i, reading in enumerate(shown):
+        value = reading.max_abs_difference
+        part = 1.0 if value is None else clamp(value / maximum, 0, 1)
+        height = LOWEST_BAR + (100 - LOWEST_BAR) * part
+        bars.append(
+            Beat(
+                round(i * slot, 3),
+                round(100 - height, 2),
+                round(slot * 0.7, 3),
+                round(height, 2),
+                reading.outcome,
+                reading.at,
+                value,
+            )
+        )
+    return Beats(tuple(bars), maximum)

@@ -16,6 +16,8 @@ from tests.real.stack.clients import wait_until
 from tests.real.stack.control import Program, RealStack
 
 PROGRAM = str(Path(sys.executable).parent / "tierkeeper")
+#: The code beside these tests, whatever the environment's installed package points to.
+OWN_CODE = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 ENDED = {"succeeded", "failed", "cancelled", "interrupted"}
 POLL_SECONDS = 1
 
@@ -27,7 +29,7 @@ class Panel:
         self.stack = stack
         self.url = f"http://127.0.0.1:{stack.free_port()}"
         self.data_dir = stack.directory / "panel"
-        self._environment = {
+        self._environment = OWN_CODE | {
             "TIERKEEPER_DATA_DIR": str(self.data_dir),
             "TIERKEEPER_PORT": self.url.rpartition(":")[2],
             "TIERKEEPER_POLL_SECONDS": str(POLL_SECONDS),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from app.checks.assemble import Texts
 from app.checks.base import Finding
 from app.checks.direct import check_targets
 from app.checks.gather import EngineRequest, ServerRequest
-from tests.real.panel import PROGRAM
+from tests.real.panel import OWN_CODE, PROGRAM
 from tests.real.stack.control import RealStack
 
 #: Warnings that a good start on a test machine has, and why.
@@ -143,12 +144,10 @@ def test_two_servers_on_one_directory(stack: RealStack) -> None:
 
 
 def test_the_command_on_the_real_stack(stack: RealStack, wrong: Wrong) -> None:
-    import subprocess
-
     def run(*arguments: str) -> tuple[int, list[dict[str, str]]]:
         done = subprocess.run(
             [PROGRAM, "check", *arguments, "--json"],
-            env=stack.clean_environment(),
+            env=stack.clean_environment() | OWN_CODE,
             cwd=stack.directory,
             capture_output=True,
             text=True,

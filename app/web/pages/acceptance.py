@@ -11,13 +11,8 @@ from app.acceptance.schemas import AcceptanceRequest, AcceptanceRunView, Estimat
 from app.api.deps import PageQuery, parse_id
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.web import formats
-from app.web.contexts import (
-    AcceptanceComparePage,
-    AcceptancePage,
-    AcceptanceRunPage,
-    AcceptanceStartPage,
-    Crumb,
-)
+from app.web.acceptance_contexts import AcceptanceComparePage, AcceptancePage, AcceptanceRunPage, AcceptanceStartPage
+from app.web.contexts import Crumb
 from app.web.forms import FormState
 from app.web.frame import FormValues, Frame, OperatorFrame, Values, ViewerFrame, build_input, one
 from app.web.pages.overview import engine_verdicts
@@ -27,11 +22,14 @@ router = APIRouter(prefix="/acceptance")
 
 FIELDS = (
     "engine_id",
+    "second_engine_id",
+    "restart_hook_id",
     "profile",
     "arms",
     "mode",
     "api",
     "concurrency",
+    "lengths",
     "deadline_seconds",
     "remove_records",
     "allow_clear_l1",
@@ -69,6 +67,7 @@ def _start_page(frame: Frame, form: FormState, estimate: EstimateView | None = N
         Crumb("Start a run"),
         status=status,
         engines=frame.services.fleet.list_engines(page_size=500, page_token=None).items,
+        hooks=frame.services.acceptance.hooks.list_hooks(page_size=500, page_token=None).items,
         form=form,
         estimate=estimate,
     )
@@ -111,6 +110,8 @@ def start(frame: OperatorFrame, values: FormValues, estimate: Annotated[bool, Qu
 def _body(values: Values) -> dict[str, Any]:
     body: dict[str, Any] = {
         "engine_id": one(values, "engine_id") or "",
+        "second_engine_id": one(values, "second_engine_id"),
+        "restart_hook_id": one(values, "restart_hook_id"),
         "profile": one(values, "profile") or "quick",
         "arms": list(values.get("arms", [])) or None,
         "mode": one(values, "mode"),
@@ -125,6 +126,11 @@ def _body(values: Values) -> dict[str, Any]:
                 body[field] = kind(text)
             except ValueError:
                 raise InvalidInput.field(field, f"{text!r} is not a number") from None
+    lengths = (one(values, "lengths") or "").replace(",", " ").split()
+    try:
+        body["lengths"] = [int(text) for text in lengths]
+    except ValueError:
+        raise InvalidInput.field("lengths", f"{' '.join(lengths)[:80]!r} is not a list of token counts") from None
     return body
 
 

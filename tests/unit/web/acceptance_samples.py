@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.acceptance.canary_schemas import CanaryCheckView, CanaryRunView, CanaryView
+from app.acceptance.hook_schemas import HookActionView, HookView
 from app.acceptance.schemas import (
     AcceptanceRunView,
     ArmView,
@@ -21,6 +23,7 @@ from app.acceptance.schemas import (
     StepView,
     TtftView,
 )
+from app.readiness.schemas import PartKey, PartView, ReadinessView, State
 from tests.unit.web.samples import ago, made, run_view
 
 
@@ -259,3 +262,159 @@ def comparison(odd: str) -> RunComparisonView:
         ],
         comparisons=[],
     )
+
+
+def hooks(odd: str = "") -> list[HookView]:
+    command = HookActionView(argv=["systemctl", "restart", "vllm" + odd], webhook=None, header_names=[], manual=False)
+    webhook = HookActionView(argv=None, webhook="https://ci/x" + odd, header_names=["Authorization"], manual=False)
+    person = HookActionView(argv=None, webhook=None, header_names=[], manual=True)
+    return [
+        HookView(
+            id="1", name="systemd" + odd, server=webhook, engine=command, timeout_seconds=300, created_at=ago(86400)
+        ),
+        HookView(id="2", name="by hand", server=None, engine=person, timeout_seconds=3600, created_at=ago(3600)),
+    ]
+
+
+def _reading(hours: float, outcome: str, difference: float | None, odd: str) -> CanaryCheckView:
+    return made(
+        CanaryCheckView,
+        {
+            "canary_id": "1",
+            "canary_name": "qwen-1 p01",
+            "at": ago(hours * 3600),
+            "outcome": outcome,
+            "reason": "the record was overwritten" + odd if outcome == "wrong" else "as kept",
+            "max_abs_difference": difference,
+        },
+    )
+
+
+def canaries(odd: str = "") -> list[CanaryView]:
+    good = [_reading(h, "ok", 0.002 + 0.001 * (h % 3), odd) for h in range(30, 1, -1)]
+    common = {"engine_id": "1", "salt": "tk-c1-p01", "created_by": "admin" + odd, "run_id": "8"}
+    return [
+        made(
+            CanaryView,
+            common
+            | {
+                "id": "1",
+                "name": "qwen-1 p01 (8000 tokens)" + odd,
+                "records": 31,
+                "created_at": ago(200_000),
+                "last_outcome": "ok",
+                "last_checked_at": ago(7200),
+                "history": good,
+            },
+        ),
+        made(
+            CanaryView,
+            common
+            | {
+                "id": "2",
+                "name": "qwen-1 p02",
+                "records": 12,
+                "created_at": ago(200_000),
+                "last_outcome": "wrong",
+                "last_checked_at": ago(600),
+                "history": [*good[10:], _reading(1, "lost", None, odd), _reading(0.2, "wrong", 1.61, odd)],
+            },
+        ),
+        made(
+            CanaryView,
+            common
+            | {
+                "id": "3",
+                "name": "qwen-1 p03",
+                "records": 12,
+                "created_at": ago(60),
+                "last_outcome": "never",
+                "history": [],
+            },
+        ),
+    ]
+
+
+def canary_runs(odd: str = "") -> list[CanaryRunView]:
+    work = {
+        "state": "succeeded",
+        "progress": {"done": 2, "total": 2, "unit": "canaries"},
+        "created_at": ago(700),
+        "started_at": ago(690),
+        "finished_at": ago(600),
+        "requested_by": "system",
+        "engine_id": "1",
+        "checks": [],
+    }
+    finding = FindingView(
+        code="canary_overwritten", severity="fail", arm=None, text="p02 gives another answer" + odd, fix="Clean up."
+    )
+    return [
+        made(
+            CanaryRunView,
+            work
+            | {
+                "id": "5",
+                "purpose": "check",
+                "canary_ids": ["1", "2"],
+                "outcome": "wrong",
+                "reason": "restart",
+                "findings": [finding],
+            },
+        ),
+        made(
+            CanaryRunView,
+            work
+            | {
+                "id": "4",
+                "state": "running",
+                "purpose": "create",
+                "canary_ids": [],
+                "reason": "by hand",
+                "findings": [],
+            },
+        ),
+    ]
+
+
+def readiness(odd: str = "") -> list[ReadinessView]:
+    texts: dict[PartKey, str] = {
+        "correctness": "run 8 passed 10 conditions over 60 requests (standard)",
+        "canaries": "all 3 came back right from their old records",
+        "soak": "31.2 h without restart or outage, of 24 h",
+        "disk": "nvme-a grows by +1.204 GB an hour; bounded by keep it small",
+        "checks": "0 fail, 3 warn, 1 unknown, 31 ok",
+        "scope": "verified here: LMCache 0.5.6 with vLLM 0.32.0",
+    }
+
+    def pair(ident: str, state: State, states: dict[PartKey, State]) -> ReadinessView:
+        return ReadinessView(
+            engine_id=ident,
+            engine_name=f"qwen-{ident}" + odd,
+            server_id="1",
+            server_name="lmc-a" + odd,
+            state=state,
+            sentence="every part was shown" + odd,
+            scope="verified",
+            parts=[
+                PartView(
+                    key=key,
+                    title=key.title(),
+                    state=states.get(key, "ready"),
+                    text=text + odd,
+                    at=None if states.get(key) == "unknown" else ago(3600 * 7),
+                    age_seconds=None if states.get(key) == "unknown" else 25_200.0,
+                    action="do something" + odd if key in states else "",
+                    path="/acceptance",
+                )
+                for key, text in texts.items()
+            ],
+            judged_at=ago(1),
+            report_urls={f: f"/api/v1/engines/{ident}/readiness/report.{f}" for f in ("json", "md", "html")},
+        )
+
+    return [
+        pair("1", "ready", {}),
+        pair("2", "not_ready", {"disk": "not_ready", "canaries": "unknown"}),
+        pair("3", "unknown", {"canaries": "unknown", "soak": "unknown"}),
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.errors import FieldError
+from app.web import acceptance_contexts as ac
 from app.web import contexts as c
 from app.web import overview
 from app.web.attention import attention
@@ -416,27 +417,66 @@ def _acceptance(odd: str) -> Pages:
         ("external L2", (702.0, 711.0, 699.0)),
     ]
     pages: Pages = {
-        "acceptance": ("acceptance.html", c.AcceptancePage(shell(*head), verdicts, runs, state("verdict"), "next")),
-        "acceptance-none": ("acceptance.html", c.AcceptancePage(shell(*head), [], [], state("verdict"), None)),
+        "acceptance": ("acceptance.html", ac.AcceptancePage(shell(*head), verdicts, runs, state("verdict"), "next")),
+        "acceptance-none": ("acceptance.html", ac.AcceptancePage(shell(*head), [], [], state("verdict"), None)),
         "acceptance-new": (
             "acceptance_start.html",
-            c.AcceptanceStartPage(shell(*head, "Start a run"), engines, form, a.estimate(odd)),
+            ac.AcceptanceStartPage(shell(*head, "Start a run"), engines, a.hooks(odd), form, a.estimate(odd)),
         ),
         "acceptance-new-wrong": (
             "acceptance_start.html",
-            c.AcceptanceStartPage(
-                shell(*head, "Start a run"), engines, form.failed(r.invalid("concurrency", "from 1 to 64" + odd)), None
+            ac.AcceptanceStartPage(
+                shell(*head, "Start a run"),
+                engines,
+                [],
+                form.failed(r.invalid("concurrency", "from 1 to 64" + odd)),
+                None,
             ),
         ),
         "acceptance-compare": (
             "acceptance_compare.html",
-            c.AcceptanceComparePage(shell(*head, "Compare"), a.comparison(odd)),
+            ac.AcceptanceComparePage(shell(*head, "Compare"), a.comparison(odd)),
+        ),
+        "acceptance-readiness": (
+            "acceptance_readiness.html",
+            ac.ReadinessPage(shell(*head, "Readiness"), a.readiness(odd), False, state("engine_id"), "next"),
+        ),
+        "acceptance-readiness-none": (
+            "acceptance_readiness.html",
+            ac.ReadinessPage(shell(*head, "Readiness"), [], False, state("engine_id"), None),
+        ),
+        "acceptance-canaries": (
+            "acceptance_canaries.html",
+            ac.CanariesPage(
+                shell(*head, "Canaries"),
+                a.canaries(odd),
+                {"1": "qwen-1" + odd},
+                a.canary_runs(odd),
+                state("engine_id"),
+                "next",
+            ),
+        ),
+        "acceptance-canaries-none": (
+            "acceptance_canaries.html",
+            ac.CanariesPage(shell(*head, "Canaries"), [], {}, [], state("engine_id"), None),
+        ),
+        "acceptance-hooks": (
+            "acceptance_hooks.html",
+            ac.HooksPage(shell(*head, "Restart hooks"), a.hooks(odd), FormState.of({"timeout_seconds": "300"})),
+        ),
+        "acceptance-hooks-none": (
+            "acceptance_hooks.html",
+            ac.HooksPage(
+                shell(*head, "Restart hooks"),
+                [],
+                FormState.of({"name": "a" + odd}).failed(r.invalid("name", "is taken" + odd)),
+            ),
         ),
     }
     for name, run in zip(("pass", "fail", "invalid", "running"), runs, strict=True):
         pages[f"acceptance-{name}"] = (
             "acceptance_run.html",
-            c.AcceptanceRunPage(shell(*head, f"Run #{run.id}"), run, ttft if name in ("pass", "fail") else []),
+            ac.AcceptanceRunPage(shell(*head, f"Run #{run.id}"), run, ttft if name in ("pass", "fail") else []),
         )
     return pages
 
