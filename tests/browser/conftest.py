@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Ends with its module: while Playwright lives its event loop runs in this thread, and other tests could start none."""
+    """Ends with its module: while Playwright lives its loop runs in this thread, and other tests could start none."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
