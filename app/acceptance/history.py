@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.acceptance.answers import Answer, AnswerSet
@@ -19,6 +19,8 @@ from app.fleet.schemas import EngineView, ServerView
 #: Frozen fields whose change makes a pass stale; nested settings are compared one by one.
 STALE_FIELDS = ("model", "model_root", "engine_version", "server_version", "layout_fingerprint", "chunk_size")
 PASSES = ("pass", "pass_with_near_ties")
+#: Verdicts that say something of the cache; all others are missing evidence or trouble outside the comparison.
+DECIDING = (*PASSES, "fail")
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[RunDifferenceView]:
@@ -69,19 +71,22 @@ def latest(
     server: ServerView | None,
     last_run: AcceptanceRunView | None,
     last_pass: AcceptanceRunView | None,
+    last_verdict: AcceptanceRunView | None = None,
+    without_verdict: int = 0,
 ) -> LatestView:
-    """Whether the last pass still speaks for what runs now."""
+    """Whether the last pass still speaks for what runs now. `last_verdict`: the last run that passed or failed."""
+    failed = last_verdict is not None and last_verdict.verdict == "fail"
     if last_pass is None:
         state, reason, changed = "never", "no acceptance run of this engine has passed yet", []
     else:
         changed = differences(last_pass.frozen, facts_now(engine, server))
-        if changed:
+        if failed and last_verdict is not None:
+            state, reason = "stale", f"run {last_verdict.id} after the last pass ended fail"
+        elif changed:
             names = ", ".join(d.field.removeprefix("settings.").replace("_", " ") for d in changed[:4])
             state, reason = "stale", f"{names} changed since the last pass"
         elif engine.polled_at is None or engine.health.state in ("unreachable", "unknown"):
             state, reason = "unknown", "the engine has not been read, so nobody knows what changed"
-        elif last_run is not None and last_run.id != last_pass.id and last_run.verdict not in (None, *PASSES):
-            state, reason = "stale", f"the last run since that pass ended {last_run.verdict}"
         else:
             state, reason = "fresh", "nothing that is watched changed since the last pass"
     return LatestView(
@@ -90,6 +95,8 @@ def latest(
         reason=reason,
         last_run=last_run,
         last_pass=last_pass,
+        last_verdict=last_verdict,
+        without_verdict=without_verdict,
         changed=changed,
     )
 
@@ -171,9 +178,22 @@ def _tolerance(run: AcceptanceRunView) -> Tolerance | None:
     )
 
 
-def last_row(session: Session, engine_id: int, *, passed: bool) -> AcceptanceRun | None:
-    """The newest ended run of an engine, or the newest that passed."""
+def last_row(session: Session, engine_id: int, verdicts: Sequence[str] = ()) -> AcceptanceRun | None:
+    """The newest ended run of an engine; with `verdicts` the newest that ended with one of them."""
     query = select(AcceptanceRun).where(AcceptanceRun.engine_id == engine_id, AcceptanceRun.finished_at.is_not(None))
-    if passed:
-        query = query.where(AcceptanceRun.verdict.in_(PASSES))
+    if verdicts:
+        query = query.where(AcceptanceRun.verdict.in_(verdicts))
     return session.scalar(query.order_by(AcceptanceRun.id.desc()).limit(1))
+
+
+def count_without_verdict(session: Session, engine_id: int, after: AcceptanceRun | None) -> int:
+    """How many runs of an engine ended after `after` (None: ever) and proved nothing; cancelled ones had no chance."""
+    query = select(func.count()).where(
+        AcceptanceRun.engine_id == engine_id,
+        AcceptanceRun.finished_at.is_not(None),
+        AcceptanceRun.verdict.is_not(None),
+        AcceptanceRun.verdict.not_in(DECIDING),
+    )
+    if after is not None:
+        query = query.where(AcceptanceRun.id > after.id)
+    return session.scalar(query) or 0

@@ -326,11 +326,17 @@ class RunComparisonView(ApiModel):
 
 
 class LatestView(ApiModel):
-    """The last run and the last pass of one engine, and what changed since that pass."""
+    """The last run, the last pass and the last run that proved anything of one engine, and what changed since the pass.
+
+    `last_verdict` passed or failed: a later run without such a verdict (invalid, error, timeout) proves nothing either
+    way and leaves it in force; `without_verdict` counts those.
+    """
 
     engine_id: str
     state: Literal["never", "fresh", "stale", "unknown"]
     reason: str
     last_run: AcceptanceRunView | None
     last_pass: AcceptanceRunView | None
+    last_verdict: AcceptanceRunView | None = None
+    without_verdict: int = 0
     changed: list[RunDifferenceView]

@@ -166,7 +166,7 @@ class AcceptanceService:
         """What the run would take and disturb, from the last polls and past runs; asks nothing of the engine."""
         engine, server, frozen = check(request, self._fleet)
         with self._db.read() as session:
-            past = history.last_row(session, engine.id, passed=True)
+            past = history.last_row(session, engine.id, history.PASSES)
             arms = list(past.arms) if past is not None else []
         return estimate(frozen, self._fleet.get_engine(engine.id), self._fleet.get_server(server.id), arms)
 
@@ -317,18 +317,17 @@ class AcceptanceService:
         engine = self._fleet.get_engine(engine_id)
         server = self._server_of(engine)
         with self._db.read() as session:
-            run, passed = (
-                history.last_row(session, engine_id, passed=False),
-                history.last_row(session, engine_id, passed=True),
+            run, passed, decided = (
+                history.last_row(session, engine_id, verdicts) for verdicts in ((), history.PASSES, history.DECIDING)
             )
+            without = history.count_without_verdict(session, engine_id, decided)
             views = (
                 {r.id: v for r, v in zip(rows, self._views(session, rows), strict=True)}
-                if (rows := [r for r in dict.fromkeys((run, passed)) if r is not None])
+                if (rows := [r for r in dict.fromkeys((run, passed, decided)) if r is not None])
                 else {}
             )
-        return history.latest(
-            engine, server, views.get(run.id) if run else None, views.get(passed.id) if passed else None
-        )
+        shown = [views.get(row.id) if row else None for row in (run, passed, decided)]
+        return history.latest(engine, server, *shown, without_verdict=without)
 
     def _server_of(self, engine: EngineView) -> ServerView | None:
         if engine.server_id is None:

@@ -20,7 +20,7 @@ from app.alerts.inputs import (
     StoreInput,
 )
 from app.alerts.layout_log import LayoutLog
-from app.alerts.scan_facts import NewestScan, ScanFacts, ScanFactsCache, newest_scans
+from app.alerts.scan_facts import ScanFacts, ScanFactsCache, blind_stores, newest_scans
 from app.alerts.trail import Trail
 from app.clock import Clock
 from app.database import Database
@@ -34,6 +34,8 @@ from app.telemetry.tables import Observation
 
 #: Changes of layouts are looked for this far back when the panel starts.
 OBSERVED_SECONDS = 30 * 86400.0
+#: A server whose last good poll is older than so many intervals (and 5 s) says nothing of now.
+GAP_INTERVALS = 3.0
 
 
 @dataclass
@@ -68,6 +70,8 @@ class Gatherer:
             self._observe(session, now)
             others = rows.read(session)
             scans = newest_scans(session)
+            names = {row.id: row.name for row in found.servers}
+            blind = blind_stores(session, found.joined, names, now, GAP_INTERVALS * self._interval + 5.0)
         snapshots = {
             "server": self._telemetry.snapshots("server", [r.id for r in found.servers]),
             "engine": self._telemetry.snapshots("engine", [r.id for r in found.engines]),
@@ -81,7 +85,19 @@ class Gatherer:
                 by_server[engine.server_id].append(engine)
         servers = {r.id: self._server(r, snapshots["server"].get(r.id), by_server.get(r.id, [])) for r in found.servers}
         stores = {
-            r.id: self._store(r, snapshots["store"].get(r.id), tuple(found.joined.get(r.id, ())), scans.get(r.id))
+            r.id: self._store(
+                r,
+                snapshots["store"].get(r.id),
+                tuple(found.joined.get(r.id, ())),
+                self._scans.of(
+                    r.id,
+                    scans.get(r.id),
+                    look=_usable(snapshots["store"].get(r.id)) is True,
+                    now=now,
+                    blind=blind.get(r.id),
+                    cleaned_at=max((c.finished_at for c in others.cleanups if c.store_id == r.id), default=0.0),
+                ),
+            )
             for r in found.stores
         }
         return Moment(
@@ -181,12 +197,11 @@ class Gatherer:
         )
 
     def _store(
-        self, row: Store, snapshot: TargetSnapshot | None, server_ids: tuple[int, ...], newest: NewestScan | None
+        self, row: Store, snapshot: TargetSnapshot | None, server_ids: tuple[int, ...], scan: ScanFacts | None
     ) -> StoreInput:
         values: Mapping[str, Any] = snapshot.values if snapshot is not None else {}
         room = mapping(values.get("filesystem"))
-        usable = boolean(values.get("usable"))
-        scan = self._scans.of(row.id, newest, look=usable is True) or ScanFacts()
+        scan = scan or ScanFacts()
         return StoreInput(
             id=row.id,
             name=row.name,
@@ -195,7 +210,7 @@ class Gatherer:
             server_ids=server_ids,
             labels=row.labels,
             created_at=row.created_at,
-            usable=usable,
+            usable=_usable(snapshot),
             usable_reason=values.get("usable_reason"),
             checked_at=snapshot.polled_at if snapshot is not None else None,
             total_bytes=number(room.get("total_bytes")),
@@ -203,6 +218,10 @@ class Gatherer:
             inodes_free=number(room.get("inodes_free")),
             scanned_at=scan.scanned_at,
             records=scan.records,
+            wrong=scan.wrong,
+            corrupt=scan.corrupt,
+            blind=scan.blind,
+            known_at=scan.known_at,
             stale_temporaries=scan.stale_temporaries,
             growth_per_hour=scan.growth_per_hour,
             growth_reason=scan.growth_reason,
@@ -246,6 +265,10 @@ def counter_point(stored: object) -> CounterPoint | None:
         return CounterPoint(float(stored["at"]), (process[0], process[1]), values)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         return None
+
+
+def _usable(snapshot: TargetSnapshot | None) -> bool | None:
+    return boolean(snapshot.values.get("usable")) if snapshot is not None else None
 
 
 def layouts_of(contexts: Mapping[str, Any]) -> list[KVLayout]:

@@ -139,7 +139,11 @@ class StoreInput:
     free_bytes: float | None = None
     inodes_free: float | None = None
     scanned_at: float | None = None
-    records: Mapping[str, int] | None = None  # by class, at the last scan
+    records: Mapping[str, int] | None = None  # by class; None: never scanned
+    wrong: int = 0  # incompatible ones that would be served as wrong answers
+    corrupt: int = 0
+    blind: str | None = None  # why classes cannot be decided now
+    known_at: float | None = None  # when they were last decided, where that is known
     stale_temporaries: int | None = None  # temporary files older than an hour, at the last scan
     growth_per_hour: float | None = None
     growth_reason: str | None = "never scanned"

@@ -34,6 +34,10 @@ class AlertChangeView(ApiModel):
     by: str
 
 
+#: Reasons of incompatible records whose model is served: hits on them are wrong answers, not just dead weight.
+WRONG_REASONS = ("other_layout", "other_size", "declared")
+
+
 class AlertView(ApiModel):
     """One alarm. `means` and `action` say what it is and what to do, `page` where to look, `docs` where it is told.
 

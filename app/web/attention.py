@@ -1,18 +1,43 @@
-"""What needs somebody: everything that is wrong, worst first, one cause one sentence. Pure functions of views."""
+"""What needs somebody: everything that is wrong, worst first, one cause one sentence. Pure functions of views.
+
+One story with the alarms: every alarm that fires is told here, and what is wrong now is told at once, also before its
+alarm has waited long enough. Where both know of one thing (same topic) it is told once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from app.acceptance.schemas import LatestView
+from app.alerts.schemas import WRONG_REASONS, AlertView
 from app.cleanup.schemas import EpisodeView
+from app.clock import iso
 from app.fleet.schemas import EngineView, ServerView
 from app.web import formats
 from app.web.models import Attention, EngineVerdict, StoreCard
 
 _RANK = {"bad": 0, "warn": 1, "info": 2, "ok": 3}
-#: Reasons of incompatible records whose model is served: hits on them are wrong answers, not just dead weight.
-WRONG_REASONS = ("other_layout", "other_size", "declared")
 FULL_SOON_HOURS = 7 * 24.0
+_SEVERITY = {"critical": "bad", "warning": "warn", "info": "info"}
+_ICONS = {"server": "server", "engine": "cpu", "store": "hard-drive", "schedule": "calendar-clock", "panel": "bell"}
+#: Rules that are about what this page tells of a server's, an engine's and a store's state by itself.
+_STATES = ("unreachable", "unhealthy", "degraded")
+_FULL = ("store_filling", "store_full", "free_space_low")
+
+#: (rule, kind of the subject, its id): what an item is about, so that one thing is told once.
+Topic = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class _Item:
+    attention: Attention
+    topics: frozenset[Topic] = frozenset()
+    records: int = 0  # of the topics wrong_records and dead_records: how many the live summary shows
+
+
+def _topics(kind: str, ident: str, *rules: str) -> frozenset[Topic]:
+    return frozenset((rule, kind, ident) for rule in rules)
 
 
 def attention(
@@ -21,24 +46,90 @@ def attention(
     stores: Sequence[StoreCard],
     verdicts: Sequence[EngineVerdict],
     episodes: Sequence[EpisodeView] = (),
+    alerts: Sequence[AlertView] = (),
 ) -> tuple[Attention, ...]:
-    """Everything that is wrong, worst first; one cause one line. The last resort is a sentence that all is well."""
+    """Everything that is wrong, worst first; one cause one line. The last resort is a sentence that all is well.
+
+    `alerts`: those that fire or are acknowledged and that no other one explains (`AlertsService.active`).
+    """
     found = [
         *(item for card in stores for item in _store_troubles(card)),
-        *(_episode(e) for e in episodes),
+        *(_Item(_episode(e)) for e in episodes),
         *(item for s in servers for item in _server_troubles(s)),
         *(item for e in engines for item in _engine_troubles(e)),
         *(item for v in verdicts if (item := _verdict_trouble(v)) is not None),
     ]
-    found.sort(key=lambda a: _RANK[a.kind])
-    return tuple(found) or (_all_well(servers, engines, verdicts),)
+    for alert in alerts:
+        if alert.silenced_by is not None:
+            continue
+        topic = (alert.rule, alert.target_kind, alert.target_id or "")
+        same = next((item for item in found if topic in item.topics), None)
+        if same is not None and not (alert.rule in _RECORDS and same.records < (alert.value or 0)):
+            continue
+        if same is not None:  # more was known than can be told now
+            found.remove(same)
+        found.append(_Item(_alarm(alert), frozenset({topic})))
+    shown = sorted((item.attention for item in found), key=lambda a: _RANK[a.kind])
+    return tuple(shown) or (_all_well(servers, engines, verdicts),)
 
 
-def _store_troubles(card: StoreCard) -> Iterable[Attention]:
+_RECORDS = ("wrong_records", "dead_records")
+
+
+def _alarm(alert: AlertView) -> Attention:
+    """An alarm that fires as something that needs somebody."""
+    name = formats.printable(alert.target_name)
+    seen = f" {formats.printable(alert.acknowledged_by)} has seen it." if alert.acknowledged_by else ""
+    kind = _SEVERITY.get(alert.severity, "warn")
+    if alert.rule in _RECORDS and alert.value is not None:
+        known_at = alert.evidence.get("known_at")
+        at = iso(known_at) if isinstance(known_at, int | float) else None
+        when = f"When last known, {formats.exact(at)}." if at else "When last known."
+        why = str(alert.evidence.get("last_known") or "").rpartition("; ")[2].removeprefix("since then ")
+        now = f"Since then {formats.printable(why)}, so classes cannot be decided." if why else ""
+        return (_wrong if alert.rule == "wrong_records" else _dead)(
+            name, alert.target_id or "", round(alert.value), f"{when} {now}{seen}".replace("  ", " ").strip(), at
+        )
+    return Attention(
+        kind,
+        _ICONS.get(alert.target_kind, "bell"),
+        f"{alert.title}: {name}" if alert.target_kind != "panel" else alert.title,
+        formats.printable(alert.sentence) + seen,
+        "See the alarm",
+        f"/alarms/{alert.id}",
+        alert.fired_at or alert.since,
+    )
+
+
+def _wrong(name: str, store_id: str, records: int, detail: str, since: str | None) -> Attention:
+    return Attention(
+        "bad",
+        "octagon-alert",
+        f"{formats.plural(records, 'record')} on {name} would be served as wrong answers",
+        detail,
+        "See them and plan",
+        f"/stores/{store_id}/records?class=incompatible",
+        since,
+    )
+
+
+def _dead(name: str, store_id: str, records: int, detail: str, since: str | None) -> Attention:
+    return Attention(
+        "warn",
+        "file-warning",
+        f"{formats.plural(records, 'damaged record')} on {name}",
+        detail,
+        "See them",
+        f"/stores/{store_id}/records?class=corrupt",
+        since,
+    )
+
+
+def _store_troubles(card: StoreCard) -> Iterable[_Item]:
     store, summary = card.store, card.summary
     name = formats.printable(store.name)
     if store.usable is False:
-        yield Attention(
+        found = Attention(
             "bad",
             "hard-drive",
             f"The directory of {name} cannot be used",
@@ -47,44 +138,37 @@ def _store_troubles(card: StoreCard) -> Iterable[Attention]:
             f"/stores/{store.id}",
             store.checked_at,
         )
+        yield _Item(found, _topics("store", store.id, "store_unusable"))
     if summary.state == "never_scanned":
         if store.usable is not False:
-            yield Attention(
-                "info",
-                "radar",
-                f"{name} has not been scanned yet",
-                "What is on this disk, and whether it is still right, is known after the first scan.",
-                "Scan it",
-                f"/stores/{store.id}",
+            yield _Item(
+                Attention(
+                    "info",
+                    "radar",
+                    f"{name} has not been scanned yet",
+                    "What is on this disk, and whether it is still right, is known after the first scan.",
+                    "Scan it",
+                    f"/stores/{store.id}",
+                )
             )
         return
     wrong = [summary.by_reason[reason] for reason in WRONG_REASONS if reason in summary.by_reason]
     records = sum(count.records for count in wrong)
     if records:
-        yield Attention(
-            "bad",
-            "octagon-alert",
-            f"{formats.plural(records, 'record')} on {name} would be served as wrong answers",
+        detail = (
             f"{formats.disk(sum(count.bytes for count in wrong))} written under another layout of a model that is "
-            "served; a hit on one of them is answered with HTTP 200 and the wrong tokens.",
-            "Review what would go",
-            f"/stores/{store.id}/records?class=incompatible",
-            summary.scanned_at,
+            "served; a hit on one of them is answered with HTTP 200 and the wrong tokens."
         )
+        found = _wrong(name, store.id, records, detail, summary.scanned_at)
+        yield _Item(found, _topics("store", store.id, "wrong_records"), records)
     corrupt = summary.by_class.get("corrupt")
     if corrupt is not None and corrupt.records:
-        yield Attention(
-            "warn",
-            "file-warning",
-            f"{formats.plural(corrupt.records, 'damaged record')} on {name}",
-            "Hits end at these records, and their keys stay dead until the files are removed.",
-            "See them",
-            f"/stores/{store.id}/records?class=corrupt",
-            summary.scanned_at,
-        )
+        detail = "Hits end at these records, and their keys stay dead until the files are removed."
+        found = _dead(name, store.id, corrupt.records, detail, summary.scanned_at)
+        yield _Item(found, _topics("store", store.id, "dead_records"), corrupt.records)
     hours = summary.full_in_hours
     if hours is not None and hours <= FULL_SOON_HOURS:
-        yield Attention(
+        found = Attention(
             "bad" if hours < 24 else "warn",
             "hard-drive",
             f"{name} is full in {formats.duration(hours * 3600)}",
@@ -94,6 +178,7 @@ def _store_troubles(card: StoreCard) -> Iterable[Attention]:
             "/cleanup",
             summary.scanned_at,
         )
+        yield _Item(found, _topics("store", store.id, "store_filling"))
 
 
 def _episode(episode: EpisodeView) -> Attention:
@@ -109,10 +194,10 @@ def _episode(episode: EpisodeView) -> Attention:
     )
 
 
-def _server_troubles(server: ServerView) -> Iterable[Attention]:
+def _server_troubles(server: ServerView) -> Iterable[_Item]:
     name = formats.printable(server.name)
     if server.health.state in ("unhealthy", "unreachable", "degraded"):
-        yield Attention(
+        found = Attention(
             "warn" if server.health.state == "degraded" else "bad",
             "server",
             f"Cache server {name} is {server.health.state}",
@@ -121,14 +206,17 @@ def _server_troubles(server: ServerView) -> Iterable[Attention]:
             f"/servers/{server.id}",
             server.health.since,
         )
+        yield _Item(found, _topics("server", server.id, *(f"server_{state}" for state in _STATES)))
     for warning in server.warnings:
-        yield Attention("warn", "server", name, formats.printable(warning), "Look at it", f"/servers/{server.id}")
+        yield _Item(
+            Attention("warn", "server", name, formats.printable(warning), "Look at it", f"/servers/{server.id}")
+        )
 
 
-def _engine_troubles(engine: EngineView) -> Iterable[Attention]:
+def _engine_troubles(engine: EngineView) -> Iterable[_Item]:
     name = formats.printable(engine.name)
     if engine.health.state in ("unhealthy", "unreachable", "degraded"):
-        yield Attention(
+        found = Attention(
             "warn" if engine.health.state == "degraded" else "bad",
             "cpu",
             f"Engine {name} is {engine.health.state}",
@@ -137,33 +225,64 @@ def _engine_troubles(engine: EngineView) -> Iterable[Attention]:
             f"/engines/{engine.id}",
             engine.health.since,
         )
+        yield _Item(found, _topics("engine", engine.id, *(f"engine_{state}" for state in _STATES)))
     for warning in engine.warnings:
-        yield Attention("warn", "cpu", name, formats.printable(warning), "Look at it", f"/engines/{engine.id}")
+        yield _Item(Attention("warn", "cpu", name, formats.printable(warning), "Look at it", f"/engines/{engine.id}"))
 
 
-def _verdict_trouble(verdict: EngineVerdict) -> Attention | None:
+def _verdict_trouble(verdict: EngineVerdict) -> _Item | None:
+    """Correctness is what the last run says that passed or failed; runs that proved nothing take nothing back."""
     latest, name = verdict.latest, formats.printable(verdict.engine.name)
-    run = latest.last_run
+    run, since_then = latest.last_verdict, proved_nothing(latest)
+    topics = _topics("engine", verdict.engine.id, "acceptance_failed")
     if run is not None and run.verdict == "fail":
-        return Attention(
-            "bad",
-            "badge-check",
-            f"{name} failed its acceptance test",
-            run.headline or "; ".join(run.reasons) or "What came from the cache differs from what the engine computes.",
-            "Read why",
-            f"/acceptance/runs/{run.id}",
-            run.finished_at,
+        why = (
+            run.headline or "; ".join(run.reasons) or "What came from the cache differs from what the engine computes."
+        )
+        return _Item(
+            Attention(
+                "bad",
+                "badge-check",
+                f"{name} failed its acceptance test",
+                f"{why} {since_then}".strip(),
+                "Read why",
+                f"/acceptance/runs/{run.id}",
+                run.finished_at,
+            ),
+            topics,
         )
     if latest.state == "stale":
-        return Attention(
-            "warn",
-            "badge-check",
-            f"{name} changed since its last pass",
-            latest.reason,
-            "Test it again",
-            f"/acceptance/new?engine_id={verdict.engine.id}",
+        return _Item(
+            Attention(
+                "warn",
+                "badge-check",
+                f"{name} changed since its last pass" if latest.changed else f"{name} has no pass that still counts",
+                f"{latest.reason} {since_then}".strip(),
+                "Test it again",
+                f"/acceptance/new?engine_id={verdict.engine.id}",
+            )
+        )
+    if latest.without_verdict and latest.last_run is not None:
+        return _Item(
+            Attention(
+                "warn" if run is None else "info",
+                "badge-check",
+                f"The last acceptance test of {name} proved nothing",
+                latest.last_run.headline or "; ".join(latest.last_run.reasons) or since_then,
+                "Read why",
+                f"/acceptance/runs/{latest.last_run.id}",
+                latest.last_run.finished_at,
+            )
         )
     return None
+
+
+def proved_nothing(latest: LatestView) -> str:
+    """``Since then 2 runs proved nothing.``, or nothing."""
+    if not latest.without_verdict:
+        return ""
+    runs = formats.plural(latest.without_verdict, "run")
+    return f"Since then {runs} proved nothing." if latest.last_verdict else f"{runs} proved nothing."
 
 
 def _all_well(

@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from app import __version__
+from app.alerts.schemas import AlertCounts
 from app.api.deps import RequireRole, ServicesDep
 from app.auth.service import Principal
 from app.errors import FieldError, InvalidInput, TierkeeperError
@@ -73,8 +74,24 @@ def safe_next(path: str) -> str:
     return path if good else "/"
 
 
+def navigation(counts: AlertCounts | None) -> tuple[NavItem, ...]:
+    """The entries of the side bar; the alarms' one says how many fire, in the colour of the worst."""
+    if counts is None:
+        return NAV
+    firing = counts.critical + counts.warning + counts.info
+    kind = "bad" if counts.critical else "warn" if counts.warning else "info"
+    means = "alarm fires" if firing == 1 else "alarms fire"
+    return tuple(
+        replace(item, count=firing, kind=kind, count_means=means) if item.key == "alarms" else item for item in NAV
+    )
+
+
 def make_shell(
-    request: Request, current: str, crumbs: tuple[Crumb, ...] = (), principal: Principal | None = None
+    request: Request,
+    current: str,
+    crumbs: tuple[Crumb, ...] = (),
+    principal: Principal | None = None,
+    counts: AlertCounts | None = None,
 ) -> Shell:
     """The frame of a page; without a principal it is that of the sign-in and error pages."""
     first = _TITLES.get(current)
@@ -82,7 +99,7 @@ def make_shell(
     flash = _read_flash(request.cookies.get(FLASH_COOKIE))
     return Shell(
         user=SignedIn(principal.name, principal.role) if principal else None,
-        nav=NAV if principal else (),
+        nav=navigation(counts) if principal else (),
         current=current,
         crumbs=(Crumb(first.title, first.path), *crumbs) if first else crumbs,
         path=local_path(request),
@@ -118,7 +135,7 @@ class Frame:
         **fields: Any,
     ) -> Response:
         """Renders `context(shell, **fields)`. Toasts are shown once."""
-        shell = make_shell(self.request, current, crumbs, self.principal)
+        shell = make_shell(self.request, current, crumbs, self.principal, self.services.alerts.counts())
         response = self.templates.response(self.request, template, context(shell=shell, **fields), status=status)
         if shell.toasts:
             response.delete_cookie(FLASH_COOKIE, path=root_path(self.request) or "/")

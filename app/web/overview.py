@@ -260,11 +260,12 @@ def run_line(run: AcceptanceRunView) -> str:
 
 
 def stale_word(latest: LatestView) -> words.Word:
-    """How an engine's acceptance stands, in one word with its colour."""
+    """How an engine's acceptance stands, in one word with its colour: by the last run that passed or failed."""
     run = latest.last_run
     if run is not None and run.state in ("queued", "running"):
         return words.word(words.WORK, run.state)
-    if run is None or latest.state == "never":
+    run = latest.last_verdict or run
+    if run is None:
         return words.Word("none", "circle-dashed", "never tested", "No acceptance run yet.")
     base = words.word(words.VERDICT, run.verdict) if run.verdict else words.word(words.WORK, run.state)
     if latest.state == "stale" and base.kind == "ok":

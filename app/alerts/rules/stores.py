@@ -54,14 +54,20 @@ def _split(fact: Fact, _: Limits) -> Verdict:
 
 
 def _wrong(fact: Fact, limits: Limits) -> Verdict:
-    count = fact.number("incompatible")
-    sentence = f"{said(count)} records of {fact.subject.name} are proven to be of another layout"
-    return Verdict(count >= limits["records"], sentence, count, limits["records"])
+    return _records(fact, limits, "incompatible", "proven to be of another layout")
 
 
 def _dead(fact: Fact, limits: Limits) -> Verdict:
-    count = fact.number("corrupt")
-    sentence = f"{said(count)} records of {fact.subject.name} have an impossible size"
+    return _records(fact, limits, "corrupt", "of an impossible size")
+
+
+def _records(fact: Fact, limits: Limits, number: str, what: str) -> Verdict:
+    count, last_known = fact.numbers[number], fact.words.get("last_known", "")
+    if count is None:
+        return Verdict(None, f"not known{last_known}")
+    one = count == 1
+    verb = ("was" if one else "were") if " when " in last_known else ("is" if one else "are")
+    sentence = f"{said(count)} record{'' if one else 's'} of {fact.subject.name} {verb} {what}{last_known}"
     return Verdict(count >= limits["records"], sentence, count, limits["records"])
 
 
@@ -194,7 +200,7 @@ RULES = (
         severity="critical",
         for_seconds=0,
         judge=_wrong,
-        limits={"records": Limit(1, "records", "incompatible at the last scan", 1, 1e12)},
+        limits={"records": Limit(1, "records", "incompatible", 1, 1e12)},
         clear_seconds=0,
         means="These records were written by another KV layout under names that are looked up now: each is served as "
         "a perfect hit with a wrong answer.",
@@ -208,7 +214,7 @@ RULES = (
         severity="warning",
         for_seconds=0,
         judge=_dead,
-        limits={"records": Limit(1, "records", "corrupt at the last scan", 1, 1e12)},
+        limits={"records": Limit(1, "records", "corrupt", 1, 1e12)},
         clear_seconds=0,
         means="Records with an impossible size (empty, short, long). A short one never heals: loads fail, and a "
         "store skips the existing name.",

@@ -155,7 +155,7 @@ def overview_page(frame: ViewerFrame) -> Response:
         "overview.html",
         OverviewPage,
         "overview",
-        attention=attention(servers, engines, cards, verdicts, services.cleanup.episodes()),
+        attention=attention(servers, engines, cards, verdicts, services.cleanup.episodes(), services.alerts.active()),
         flow=overview.flow_picture(
             services.telemetry.token_flow(None), servers, engines, cards, hops(services, servers)
         ),

@@ -8,6 +8,7 @@ import pytest
 
 from app.acceptance.history import differences, facts_now, latest
 from app.acceptance.schemas import AcceptanceRequest
+from app.acceptance.tables import AcceptanceRun
 from app.errors import Conflict, NotFound
 from app.fleet.schemas import EngineFactsView, EngineView, LayoutView, ServerView
 from tests.unit.acceptance.conftest import Panel, PanelMaker
@@ -101,8 +102,32 @@ class TestLatest:
     def test_a_failed_run_after_the_pass_is_stale(self, panel: Panel) -> None:
         run = panel.run()
         failed = run.model_copy(update={"id": "2", "verdict": "fail"})
-        view = latest(engine_view(panel), server_view(panel, run.frozen["layout_fingerprint"]), failed, run)
-        assert (view.state, "fail" in view.reason) == ("stale", True)
+        server = server_view(panel, run.frozen["layout_fingerprint"])
+        view = latest(engine_view(panel), server, failed, run, failed)
+        assert (view.state, view.reason, view.changed) == ("stale", "run 2 after the last pass ended fail", [])
+
+    @pytest.mark.parametrize("verdict", ["invalid", "error", "timeout"])
+    def test_a_run_that_proves_nothing_takes_nothing_back(self, panel: Panel, verdict: str) -> None:
+        run = panel.run()
+        nothing = run.model_copy(update={"id": "3", "verdict": verdict})
+        server = server_view(panel, run.frozen["layout_fingerprint"])
+        view = latest(engine_view(panel), server, nothing, run, run, 1)
+        assert (view.state, view.last_run, view.last_verdict, view.without_verdict) == ("fresh", nothing, run, 1)
+
+    def test_later_runs_without_a_verdict_do_not_mask_a_failure(self, panel: Panel) -> None:
+        first = panel.run()
+        with panel.db.write() as session:
+            row = session.get(AcceptanceRun, int(first.id))
+            assert row is not None
+            row.verdict = "fail"
+            kept = {c.key: getattr(row, c.key) for c in AcceptanceRun.__table__.columns if c.key != "id"}
+            for number, verdict in enumerate(("invalid", "error"), 1):
+                session.add(AcceptanceRun(**kept | {"verdict": verdict, "id": row.id + number, "run_key": verdict}))
+        view = panel.service.latest_for_engine(int(panel.engines[0]))
+        assert view.last_verdict is not None
+        assert (view.last_verdict.verdict, view.without_verdict, view.last_pass) == ("fail", 2, None)
+        assert view.last_run is not None
+        assert view.last_run.verdict == "error"
 
     def test_an_engine_nobody_has_read_is_unknown(self, panel: Panel) -> None:
         panel.run()

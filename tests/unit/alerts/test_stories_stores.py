@@ -12,6 +12,8 @@ from app.alerts.facts.record_classes import record_classes
 from app.alerts.inputs import Moment, StoreInput
 from app.alerts.schemas import NotifierInput, OverrideInput, RulePatch
 from app.cleanup.tables import CleanupRun
+from app.records.store_dir import ClockProbe, StoreDirectory
+from app.sandbox import ServerSpec
 from app.scheduling.tables import Firing, Schedule
 from app.telemetry import store_reading
 from tests.unit.alerts.support import Stage, staged
@@ -166,12 +168,58 @@ def test_wrong_records() -> None:
     rule = RULES["wrong_records"]
     for count, holds in ((0, False), (3, True)):
         store = StoreInput(
-            3, "disk", "/kv", "/kv", scanned_at=1.0, records={"current": 9, "incompatible": count, "unverified": 5}
+            3,
+            "disk",
+            "/kv",
+            "/kv",
+            scanned_at=1.0,
+            records={"current": 9, "incompatible": count + 2, "unverified": 5},  # two of a model nobody serves
+            wrong=count,
         )
         verdict = rule.verdict(record_classes(Moment(2.0, 10.0), store), rule.defaults)
         assert (verdict.holds, verdict.value) == (holds, count)
     never = record_classes(Moment(2.0, 10.0), StoreInput(3, "disk", "/kv", "/kv"))
     assert rule.verdict(never, rule.defaults).holds is None
+
+
+def test_wrong_records_stay_wrong_while_the_server_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its server no record can be judged by its layout: that is no reason to call off the alarm."""
+    # The disk's clock is the machine's, the panel's stands still: told apart, every record could be of any time.
+    monkeypatch.setattr(StoreDirectory, "clock_probe", lambda *_: ClockProbe(0.0, measured=True))
+    with staged(tmp_path, servers=[ServerSpec(reap_timeout_seconds=60)]) as stage:
+        stage.run(60)
+        stage.ask()
+        for record in stage.sandbox.store_path.glob("*.data"):
+            os.utime(record, (stage.clock.now, stage.clock.now))
+        stage.run(60)
+        stage.control.restart("engine", dtype="float16")
+        stage.run(200)
+        stage.scan()
+        stage.tick()
+        before = stage.firing()["wrong_records"]
+        assert before.value and before.value > 0
+        stage.control.kill("server/0")
+        stage.run(120)
+        stage.scan()  # now every one of them is unverified
+        stage.run(60)
+        summary = stage.records.summary(stage.store_id)
+        assert summary.by_class["incompatible"].records == 0
+        kept = stage.firing()["wrong_records"]
+        assert (kept.id, kept.value) == (before.id, before.value)
+        assert "were proven to be of another layout when last known 20" in kept.sentence
+        assert "does not answer" in kept.sentence
+        stage.alerts = stage.new_alerts()  # a panel that starts now never saw them judged
+        stage.run(120)
+        assert stage.firing()["wrong_records"].id == before.id
+        assert stage.fact("record_classes", "store").state == "unknown"
+        stage.control.start("server/0")
+        stage.control.restart("engine", dtype="float16")
+        for record in stage.sandbox.store_path.glob("*.data"):
+            record.unlink()
+        stage.run(120)
+        stage.scan()
+        stage.run(60)
+        assert "wrong_records" not in stage.firing()
 
 
 def run_row(stage: Stage, number: int, verdict: str | None, state: str = "succeeded", note: str = "") -> None:

@@ -372,5 +372,6 @@ def latest(state: str = "fresh", *, run: AcceptanceRunView | None = None, reason
         reason=reason,
         last_run=run,  # type: ignore[arg-type]
         last_pass=run if run is not None and run.verdict == "pass" else None,
+        last_verdict=run if run is not None and run.verdict in ("pass", "pass_with_near_ties", "fail") else None,
         changed=[],
     )

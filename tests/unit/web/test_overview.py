@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.alerts.schemas import AlertView
 from app.records.facts import REASONS
 from app.web import overview, svg, words
 from app.web.attention import attention
@@ -118,3 +119,84 @@ def test_a_state_of_a_later_version_is_shown_without_judgement() -> None:
     shown = words.word(words.VERDICT, "brand_new_state")
     assert (shown.kind, shown.text) == ("none", "brand new state")
     assert words.word(words.WORK, None).text == "not yet"
+
+
+def alarm(rule: str = "wrong_records", kind: str = "store", **over: object) -> AlertView:
+    return s.made(
+        AlertView,
+        {
+            "id": "7",
+            "rule": rule,
+            "title": "Wrong records are on disk",
+            "severity": "critical",
+            "state": "firing",
+            "target_kind": kind,
+            "target_id": "1",
+            "target_name": "nvme-a",
+            "part": "",
+            "sentence": "12 records of nvme-a are wrong",
+            "value": 12.0,
+            "limit": 1.0,
+            "unit": "records",
+            "evidence": {},
+            "since": s.ago(600),
+            "fired_at": s.ago(600),
+            "acknowledged_at": None,
+            "acknowledged_by": None,
+            "note": None,
+            "resolved_at": None,
+            "checked_at": s.ago(5),
+            "explained_by": None,
+            "silenced_by": None,
+            "means": "",
+            "action": "",
+            "page": "/stores/1",
+            "docs": "ALARMS.md",
+        }
+        | over,
+    )
+
+
+def test_wrong_records_stay_told_while_they_cannot_be_judged() -> None:
+    """The server is away, so the summary calls every record unverified; the alarm knows better."""
+    undecided = StoreCard(s.store(), k.summary(clean=True))
+    evidence = {
+        "known_at": s.NOW - 600,
+        "last_known": " when last known 14:00; since then server lmc-a does not answer",
+    }
+    first = attention([], [], [undecided], [], alerts=[alarm(evidence=evidence)])[0]
+    assert first.title == "12 records on nvme-a would be served as wrong answers"
+    assert first.detail == (
+        "When last known, Mon 30 Nov 2026, 13:55:00 UTC. "
+        "Since then server lmc-a does not answer, so classes cannot be decided."
+    )
+    assert first.path == "/stores/1/records?class=incompatible"
+
+
+def test_every_alarm_that_fires_is_told_and_none_twice() -> None:
+    wrong = StoreCard(s.store(), k.summary())
+    before = attention([s.server(state="unreachable")], [], [wrong], [])
+    alarms = [alarm(), alarm("server_unreachable", "server"), alarm("dead_records", value=1.0)]
+    assert attention([s.server(state="unreachable")], [], [wrong], [], alerts=alarms) == before
+    found = attention([], [], [], [], alerts=[alarm("l1_thrash", "server", title="L1 churns", severity="warning")])
+    assert [(a.kind, a.title, a.path) for a in found] == [("warn", "L1 churns: nvme-a", "/alarms/7")]
+    assert attention([], [], [], [], alerts=[alarm("l1_thrash", silenced_by="silence 3")])[0].kind == "ok"
+
+
+def test_runs_that_prove_nothing_mask_no_verdict() -> None:
+    engine = s.engine()
+    failed, nothing = a.acceptance(verdict="fail"), a.acceptance("9", verdict="invalid")
+    latest = s.latest("never", run=failed).model_copy(
+        update={"last_run": nothing, "last_verdict": failed, "without_verdict": 2}
+    )
+    (only,) = attention([], [], [], [EngineVerdict(engine, latest)])
+    assert (only.kind, only.title) == ("bad", "qwen-1 failed its acceptance test")
+    assert only.detail.endswith("Since then 2 runs proved nothing.")
+    assert only.path == f"/acceptance/runs/{failed.id}"
+    assert overview.stale_word(latest).text == "fail"
+    passed = a.acceptance()
+    latest = latest.model_copy(update={"state": "fresh", "last_verdict": passed, "last_pass": passed})
+    (only,) = attention([], [], [], [EngineVerdict(engine, latest)])
+    assert only.kind == "info"
+    assert "changed since" not in only.title
+    assert overview.stale_word(latest).text == "pass"
