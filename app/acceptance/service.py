@@ -326,8 +326,8 @@ class AcceptanceService:
                 if (rows := [r for r in dict.fromkeys((run, passed, decided)) if r is not None])
                 else {}
             )
-        shown = [views.get(row.id) if row else None for row in (run, passed, decided)]
-        return history.latest(engine, server, *shown, without_verdict=without)
+        last, last_pass, verdict = (views.get(row.id) if row else None for row in (run, passed, decided))
+        return history.latest(engine, server, last, last_pass, verdict, without)
 
     def _server_of(self, engine: EngineView) -> ServerView | None:
         if engine.server_id is None:
