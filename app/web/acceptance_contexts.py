@@ -35,11 +35,23 @@ CANARY_WORDS: Mapping[str, Word] = {
 
 
 @dataclass(frozen=True)
+class ArmTrend:
+    """Median time to first token of one condition over an engine's runs that passed, oldest first, milliseconds."""
+
+    engine_name: str
+    arm: str
+    points: Sequence[float | None]
+    first: float
+    last: float
+
+
+@dataclass(frozen=True)
 class AcceptancePage(PageContext):
-    """acceptance.html: how every engine stands, and the history."""
+    """acceptance.html: how every engine stands, the history, and where it goes."""
 
     verdicts: Sequence[EngineVerdict]
     runs: Sequence[AcceptanceRunView]
+    trends: Sequence[ArmTrend]
     state: TableState
     next_page_token: str | None
 

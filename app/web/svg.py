@@ -301,13 +301,15 @@ class Beats:
 
 #: A bar that shows nothing measured still has to be seen, and so has one of zero.
 LOWEST_BAR = 18.0
+#: Differences are drawn against at least this many nat (the usual tolerance): noise must not look like a fault.
+LOWEST_SCALE = 0.1
 
 
 def beats(history: Sequence[Reading], *, most: int = 60) -> Beats:
     """The last readings as bars, oldest first: as high as the largest difference, full where none was measured."""
     shown = history[-most:]
     known = [r.max_abs_difference for r in shown if r.max_abs_difference is not None]
-    maximum = max(known, default=0.0) or 0.1
+    maximum = max([*known, LOWEST_SCALE])
     slot = 100 / max(len(shown), 20)
     bars = []
     for i, reading in enumerate(shown):

@@ -41,7 +41,7 @@ class Panel:
         self.client = httpx.Client(
             base_url=f"{self.url}/api/v1",
             headers={"Authorization": f"Bearer {made.stdout.strip()}"},
-            timeout=60,
+            timeout=240,
             trust_env=False,
         )
         self.program: Program = stack.start_program("panel", [PROGRAM, "serve"], self._environment, self._ready)
@@ -52,11 +52,11 @@ class Panel:
 
     def _ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=2, trust_env=False).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=10, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
 
-    def command(self, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         """`tierkeeper ARGUMENTS` on the panel's data directory, beside the running panel."""
         env = self.stack.clean_environment() | self._environment
         done = subprocess.run(

@@ -77,7 +77,7 @@ def lying_engine(url: str) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def _forward(self, method: str, body: bytes | None) -> None:
-            connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=120)
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=480)
             connection.request(method, self.path, body, {"content-type": "application/json"})
             answer = connection.getresponse()
             # Read whole: what is tested here is not the time to the first token.

@@ -103,7 +103,7 @@ def wrong(session_stack: RealStack) -> Iterator[Wrong]:
 
 def healthy(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthcheck", timeout=2, trust_env=False).status_code == 200
+        return httpx.get(f"{url}/healthcheck", timeout=10, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -151,7 +151,7 @@ def test_the_command_on_the_real_stack(stack: RealStack, wrong: Wrong) -> None:
             cwd=stack.directory,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=480,
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr

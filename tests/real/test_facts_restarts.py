@@ -30,7 +30,7 @@ def test_a_server_that_is_down_costs_the_cache_and_not_the_answers(stack: RealSt
     assert engine.answers("/health")
     time.sleep(3 * stack.engine_knobs().heartbeat)  # the engine has to miss it: only then does it register anew
     server = stack.start_server()
-    assert wait_until("registered again", server.registered, 30) < 10
+    wait_until("registered again", server.registered, 30)
     again = from_disk(stack, tokens, "away")
     assert (again.external, drift(cold, again)) == (960, 0.0)
     time.sleep(2 * stack.engine_knobs().heartbeat)  # or the server would not miss it for an hour: never heard from

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -11,7 +12,13 @@ from app.acceptance.schemas import AcceptanceRequest, AcceptanceRunView, Estimat
 from app.api.deps import PageQuery, parse_id
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.web import formats
-from app.web.acceptance_contexts import AcceptanceComparePage, AcceptancePage, AcceptanceRunPage, AcceptanceStartPage
+from app.web.acceptance_contexts import (
+    AcceptanceComparePage,
+    AcceptancePage,
+    AcceptanceRunPage,
+    AcceptanceStartPage,
+    ArmTrend,
+)
 from app.web.contexts import Crumb
 from app.web.forms import FormState
 from app.web.frame import FormValues, Frame, OperatorFrame, Values, ViewerFrame, build_input, one
@@ -20,6 +27,8 @@ from app.web.table_state import TableState
 
 router = APIRouter(prefix="/acceptance")
 
+PASSED = ("pass", "pass_with_near_ties")
+TREND_ARMS = ("cold", "external_l1", "external_l2")
 FIELDS = (
     "engine_id",
     "second_engine_id",
@@ -54,9 +63,24 @@ def acceptance_page(frame: ViewerFrame, paging: PageQuery) -> Response:
         "acceptance",
         verdicts=engine_verdicts(services, engines),
         runs=page.items,
+        trends=trends(page.items),
         state=state,
         next_page_token=page.next_page_token,
     )
+
+
+def trends(runs: Sequence[AcceptanceRunView]) -> list[ArmTrend]:
+    """Of the runs shown (newest first): how the times of every engine's conditions moved. Two runs make a trend."""
+    found: list[ArmTrend] = []
+    passed = [r for r in reversed(runs) if r.engine_id is not None and r.verdict in PASSED]
+    for engine_id in dict.fromkeys(r.engine_id for r in passed):
+        mine = [r for r in passed if r.engine_id == engine_id]
+        for arm in TREND_ARMS:
+            points = [next((a.ttft_ms.median for a in r.arms if a.name == arm), None) for r in mine]
+            known = [p for p in points if p is not None]
+            if len(known) >= 2:
+                found.append(ArmTrend(mine[-1].engine_name, arm, points, known[0], known[-1]))
+    return found
 
 
 def _start_page(frame: Frame, form: FormState, estimate: EstimateView | None = None, status: int = 200) -> Response:

@@ -16,7 +16,7 @@ from app.web.frame import AdminFrame, FormValues, Frame, OperatorFrame, ViewerFr
 router = APIRouter(prefix="/schedules")
 
 FIELDS = ("name", "target", "cron", "timezone")
-_PATHS = {"scan": "/stores", "policy": "/cleanup/policies", "acceptance": "/engines"}
+_PATHS = {"scan": "/stores", "policy": "/cleanup/policies", "acceptance": "/engines", "canary": "/engines"}
 
 
 def _row(services: Services, schedule: ScheduleView) -> ScheduleRow:
@@ -40,6 +40,7 @@ def _targets(services: Services) -> list[tuple[str, str]]:
     return [
         *((f"scan:{s.id}", f"scan of {s.name}") for s in stores),
         *((f"acceptance:{e.id}", f"acceptance of {e.name}") for e in engines),
+        *((f"canary:{e.id}", f"canaries of {e.name}") for e in engines),
     ]
 
 

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.real.stack import build
-from tests.real.stack.clients import CacheServer, Engine, wait_until
+from tests.real.stack.clients import PATIENCE, CacheServer, Engine, wait_until
 from tests.real.stack.commands import (
     QUIET,
     EngineKnobs,
@@ -306,7 +306,7 @@ class RealStack:
 
     def _end(self, program: Program, hard: bool) -> None:
         end_group(program.pid, hard=hard)
-        program.process.wait(timeout=20)
+        program.process.wait(timeout=20 * PATIENCE)
         if self._watchdog is not None:
             self._watchdog.forget(program.pid)
 
@@ -361,7 +361,9 @@ class RealStack:
         restarted.
         """
         salt = f"warm-up-{program.log.stem}"
-        warm = slot.client.complete(list(range(40, 40 + self.server_knobs.chunk_size + 1)), salt=salt, timeout=120)
+        warm = slot.client.complete(
+            list(range(40, 40 + self.server_knobs.chunk_size + 1)), salt=salt, timeout=120 * PATIENCE
+        )
         if warm.status != 200:
             raise StartError(
                 f"{program.name} answered the first request with {warm.status}: {warm.body}\n{program.tail()}"
@@ -393,10 +395,10 @@ class RealStack:
     def _await(self, program: Program, ready: Callable[[], object], seconds: float) -> None:
         while not ready():
             waited = time.monotonic() - program.started
-            if not program.running or waited > seconds:
+            if not program.running or waited > PATIENCE * seconds:
                 self.keep = True
                 why = (
-                    f"is not ready after {seconds:.0f} s"
+                    f"is not ready after {PATIENCE * seconds:.0f} s"
                     if program.running
                     else f"ended with {program.process.returncode}"
                 )

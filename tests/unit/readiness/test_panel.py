@@ -132,6 +132,19 @@ def test_hooks_are_added_and_deleted_on_the_page(site: Site) -> None:
     assert site.admin.get("/api/v1/hooks").json()["items"] == []
 
 
+def test_two_runs_make_a_trend_and_can_be_compared(site: Site) -> None:
+    started = site.admin.post("/api/v1/acceptance-runs", json={"engine_id": site.engine, **RUN})
+    assert ended(site.admin, started.headers["Location"])["verdict"] == "pass"
+    page = site.browser.get("/acceptance").text
+    assert "Time to first token, run by run" in page
+    assert "/acceptance/compare" in page
+    assert site.browser.get("/acceptance/compare", params={"a": site.run, "b": started.json()["id"]}).status_code == 200
+
+
+def test_canaries_can_be_scheduled_on_the_page(site: Site) -> None:
+    assert f'value="canary:{site.engine}"' in site.browser.get("/schedules").text
+
+
 def test_all_conditions_can_be_started_from_the_page(site: Site) -> None:
     body = {"engine_id": site.engine, "profile": "quick", "arms": ["cold", "restarted_engine"], "lengths": "150 x"}
     answer = site.browser.post("/acceptance/new", data=body, headers=same_origin(site))

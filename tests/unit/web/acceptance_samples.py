@@ -24,6 +24,7 @@ from app.acceptance.schemas import (
     TtftView,
 )
 from app.readiness.schemas import PartKey, PartView, ReadinessView, State
+from app.web.acceptance_contexts import ArmTrend
 from tests.unit.web.samples import ago, made, run_view
 
 
@@ -264,6 +265,13 @@ def comparison(odd: str) -> RunComparisonView:
     )
 
 
+def trends(odd: str = "") -> list[ArmTrend]:
+    return [
+        ArmTrend("qwen-1" + odd, "cold", (1281.0, 1277.2, None, 1290.1), 1281.0, 1290.1),
+        ArmTrend("qwen-1" + odd, "external_l2", (702.0, 811.0, 699.0, 640.0), 702.0, 640.0),
+    ]
+
+
 def hooks(odd: str = "") -> list[HookView]:
     command = HookActionView(argv=["systemctl", "restart", "vllm" + odd], webhook=None, header_names=[], manual=False)
     webhook = HookActionView(argv=None, webhook="https://ci/x" + odd, header_names=["Authorization"], manual=False)
@@ -377,6 +385,13 @@ def canary_runs(odd: str = "") -> list[CanaryRunView]:
     ]
 
 
+SENTENCES: dict[State, str] = {
+    "ready": "ready: every part was shown",
+    "not_ready": "not ready: disk",
+    "unknown": "nothing is known to be wrong, but not shown yet: canaries, soak",
+}
+
+
 def readiness(odd: str = "") -> list[ReadinessView]:
     texts: dict[PartKey, str] = {
         "correctness": "run 8 passed 10 conditions over 60 requests (standard)",
@@ -394,7 +409,7 @@ def readiness(odd: str = "") -> list[ReadinessView]:
             server_id="1",
             server_name="lmc-a" + odd,
             state=state,
-            sentence="every part was shown" + odd,
+            sentence=SENTENCES[state] + odd,
             scope="verified",
             parts=[
                 PartView(

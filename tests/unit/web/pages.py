@@ -417,8 +417,11 @@ def _acceptance(odd: str) -> Pages:
         ("external L2", (702.0, 711.0, 699.0)),
     ]
     pages: Pages = {
-        "acceptance": ("acceptance.html", ac.AcceptancePage(shell(*head), verdicts, runs, state("verdict"), "next")),
-        "acceptance-none": ("acceptance.html", ac.AcceptancePage(shell(*head), [], [], state("verdict"), None)),
+        "acceptance": (
+            "acceptance.html",
+            ac.AcceptancePage(shell(*head), verdicts, runs, a.trends(odd), state("verdict"), "next"),
+        ),
+        "acceptance-none": ("acceptance.html", ac.AcceptancePage(shell(*head), [], [], [], state("verdict"), None)),
         "acceptance-new": (
             "acceptance_start.html",
             ac.AcceptanceStartPage(shell(*head, "Start a run"), engines, a.hooks(odd), form, a.estimate(odd)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -104,3 +105,23 @@ def test_ratio_of_nothing_is_not_known() -> None:
     assert svg.ratio(None, 2) is None
     assert svg.ratio(1, 0) is None
     assert svg.position(5, 5, 5) == 0.0
+
+
+def test_beats_are_as_high_as_the_difference_and_full_where_none_was_measured() -> None:
+    history = [
+        SimpleNamespace(at="2026-11-30T08:00:00Z", outcome=outcome, max_abs_difference=value)
+        for outcome, value in (("ok", 0.0), ("ok", 0.01), ("wrong", 2.0), ("lost", None))
+    ]
+    drawn = svg.beats(history)
+    assert drawn.maximum == 2.0
+    heights = [bar.height for bar in drawn.bars]
+    assert heights == sorted(heights)
+    assert heights[0] == svg.LOWEST_BAR
+    assert heights[2:] == [100.0, 100.0]
+    assert [bar.x for bar in drawn.bars] == [0.0, 5.0, 10.0, 15.0]
+
+
+def test_noise_does_not_look_like_a_fault() -> None:
+    quiet = [SimpleNamespace(at="2026-11-30T08:00:00Z", outcome="ok", max_abs_difference=0.004)]
+    assert svg.beats(quiet).bars[0].height < 25
+    assert svg.beats([]).bars == ()
