@@ -20,6 +20,7 @@ from app.checks.host import StoreFacts
 from app.lmcache.client import ServerReading
 from app.lmcache.configuration import AdapterConfig
 from app.lmcache.in_process import InProcessConfig, parse_in_process, read_variables
+from app.lmcache.in_process_log import parse_in_process_log
 from app.lmcache.layouts import KVLayout, expected_object_bytes
 from app.lmcache.server_log import parse_server_log
 from app.vllm.client import EngineReading
@@ -114,6 +115,7 @@ def engine_side(look: EngineLook) -> EngineSide:
         metrics_status=_http_status(reading.metrics_reason),
         log=parse_startup_log(log) if log else None,
         notes=parse_startup_notes(log) if log else None,
+        transfers=parse_in_process_log(log) if log else None,
         environment=read_variables(look.texts.environment),
     )
 

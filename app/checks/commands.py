@@ -16,6 +16,7 @@ from app.checks.base import Finding
 from app.checks.evaluate import evaluate
 from app.checks.facts import Container, EngineSide, Facts, ServerSide, StoreSide
 from app.lmcache.in_process import masked, parse_in_process
+from app.lmcache.in_process_log import parse_in_process_log
 from app.lmcache.server_arguments import planned_config
 from app.lmcache.server_log import parse_server_log
 from app.vllm.serve_arguments import planned_facts
@@ -138,11 +139,12 @@ def _engine_side(found: Commands, log: str, environment: str, problems: list[str
     program = found.first("engine")
     told = parse_startup_log(log) if log.strip() else None
     notes = parse_startup_notes(log) if log.strip() else None
+    moved = parse_in_process_log(log) if log.strip() else None
     if program is None:
         if told is None and not environment.strip():
             return None
         facts = told.facts if told is not None and told.facts.model is not None else None
-        return EngineSide(name="engine", planned=True, facts=facts, log=told, notes=notes)
+        return EngineSide(name="engine", planned=True, facts=facts, log=told, notes=notes, transfers=moved)
     facts, unread = planned_facts(program.options)
     problems.extend(unread)
     return EngineSide(
@@ -152,6 +154,7 @@ def _engine_side(found: Commands, log: str, environment: str, problems: list[str
         facts=facts,
         log=told,
         notes=notes,
+        transfers=moved,
         environment=program.environment,
         arguments=program.options.plain(),
     )

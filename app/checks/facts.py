@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from app.lmcache.configuration import AdapterConfig, ServerConfig
 from app.lmcache.in_process import InProcessConfig
+from app.lmcache.in_process_log import InProcessLog
 from app.lmcache.metrics import ServerMetrics
 from app.lmcache.server_log import ServerLogFacts
 from app.lmcache.status import ServerStatus
@@ -82,6 +83,7 @@ class EngineSide:
     metrics_status: int | None = None
     log: StartupFacts | None = None
     notes: StartupNotes | None = None
+    transfers: InProcessLog | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
 

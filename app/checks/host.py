@@ -234,7 +234,8 @@ def _write(fd: int, length: int, direct: bool) -> WriteProbe:
 
 
 def read_log(path: Path, marker: bytes, *, most: int = 4 * 2**20) -> str:
-    """The last start in a log file: from a little before the last `marker`, at most `most` bytes.
+    """The last start in a log file: from a little before the last `marker`, at most `most` bytes; of a longer one the
+    beginning and the end.
 
     Raises OSError. A log without the marker is read from its beginning.
     """
@@ -244,7 +245,12 @@ def read_log(path: Path, marker: bytes, *, most: int = 4 * 2**20) -> str:
             raise OSError(errno.EINVAL, "is no regular file", str(path))
         start = max(0, _last_offset(file, marker) - 64 * 1024)
         file.seek(start)
-        return file.read(most).decode("utf-8", "replace")
+        text = file.read(most)
+        end = file.seek(0, os.SEEK_END)
+        if end - start > most:
+            file.seek(end - most // 2)
+            text = text[: most // 2] + b"\n" + file.read(most // 2).partition(b"\n")[2]
+        return text.decode("utf-8", "replace")
 
 
 def _last_offset(file: BinaryIO, marker: bytes, *, block: int = 2**20, furthest: int = 2**30) -> int:

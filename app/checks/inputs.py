@@ -39,8 +39,16 @@ def given_texts(
         target = server_id if side == "server" else engine.id if engine is not None else None
         if target is None:
             raise InvalidInput.field(f"{side}_id", f"is needed with {field}: the text is about one {side}")
-        given[side, target, field.removeprefix(f"{side}_")] = mask_text(text)[:_KEPT_TEXT]
+        given[side, target, field.removeprefix(f"{side}_")] = _kept(mask_text(text))
     return given
+
+
+def _kept(text: str) -> str:
+    """Its beginning (the start) and its end (what happened lately), where it is too long to be kept whole."""
+    if len(text) <= _KEPT_TEXT:
+        return text
+    half = _KEPT_TEXT // 2
+    return f"{text[:half]}\n{text[-half:].partition(chr(10))[2]}"
 
 
 def _log(text: str | None, path: str | None, field: str, marker: bytes, may_read_files: bool) -> str | None:

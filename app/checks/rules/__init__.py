@@ -16,6 +16,7 @@ from app.checks.rules.heartbeat import Heartbeat
 from app.checks.rules.host_memory import HostMemory
 from app.checks.rules.hybrid_serde import HybridSerde
 from app.checks.rules.image_tag import ImageTag
+from app.checks.rules.in_process_transfers import InProcessTransfers
 from app.checks.rules.isolated_ipc import IsolatedIpc
 from app.checks.rules.kv_role import KvRole
 from app.checks.rules.l1_size import L1Size
@@ -83,6 +84,7 @@ ALL: tuple[Check, ...] = (
     HashSeed(),
     RecordNames(),
     MetricsReachable(),
+    InProcessTransfers(),
     PrometheusPort(),
     PromptTokensDetails(),
     LogLevel(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.checks.facts import Container, Facts, HostMemory, OtherUser, WriteProbe
 from app.lmcache.in_process import parse_in_process
+from app.lmcache.in_process_log import parse_in_process_log
 from app.lmcache.kv_layout import KVLayout, ObjectGroup
 from app.lmcache.server_log import ServerLogFacts
 from app.vllm.client import ModelCard
@@ -79,6 +80,17 @@ def _boxes(server_more: dict[str, object] | None = None, engine_more: dict[str, 
 def _in_process(text: str, **engine_changes: object) -> Facts:
     own = engine(facts={"kv_connector": "LMCacheConnectorV1", "device": "cuda", **engine_changes})
     return facts(server=None, stores=(), engine=own, in_process=parse_in_process(text))
+
+
+_LOOKUP = "Reqid: a, Total tokens 1000, Inference Engine computed tokens: 0, LMCache hit tokens: 768, need to load: 768"
+_STORED = "[req_id=a] Stored 1000 out of total 1000 tokens. size: 1.0 GB, cost 500.0 ms, throughput: 2.0 GB/s"
+
+
+def _moved(*lines: str) -> Facts:
+    """An engine with LMCache inside, and what its log says."""
+    pair = _in_process("PYTHONHASHSEED=0")
+    assert pair.engine is not None
+    return replace(pair, engine=replace(pair.engine, transfers=parse_in_process_log("\n".join(lines))))
 
 
 def _log(**changes: object) -> ServerLogFacts:
@@ -546,6 +558,17 @@ CASES = [
         ),
         "published ports",
     ),
+    Case("in_process_transfers", "ok", lambda: _moved(_LOOKUP, _STORED), "look-ups found 76.8% of 1000 tokens"),
+    Case("in_process_transfers", "ok", lambda: _moved(_STORED), "1.07 GB in 500 ms: 2.15 GB/s"),
+    Case("in_process_transfers", "warn", lambda: _moved(*[_LOOKUP.replace("768", "0")] * 20), "0.0%", "chunk_size"),
+    Case(
+        "in_process_transfers",
+        "warn",
+        lambda: _moved(_STORED, "PROMETHEUS_MULTIPROC_DIR is not set"),
+        "PROMETHEUS_MULTIPROC_DIR is missing",
+        "emptied before each start",
+    ),
+    Case("in_process_transfers", "unknown", lambda: _moved("LMCache Configuration: {'chunk_size': 256}"), "start only"),
     # texts
     Case("image_tag", "ok", lambda: facts(containers=(_box("server"),)), "v0.5.6"),
     Case("image_tag", "ok", lambda: facts(containers=(_box("engine", image="vllm@sha256:0123"),))),

@@ -138,6 +138,15 @@ class TestLogs:
         assert "{second}" in text
         assert "{first}" not in text
 
+    def test_a_log_longer_than_what_is_read_gives_its_start_and_its_end(self, tmp_path: Path) -> None:
+        path = tmp_path / "vllm.log"
+        path.write_bytes(b"MARKER first\n" + b"".join(b"line %07d\n" % number for number in range(100_000)))
+        text = host.read_log(path, b"MARKER", most=10_000)
+        lines = text.splitlines()
+        assert lines[0] == "MARKER first"
+        assert lines[-1] == "line 0099999"
+        assert len(text) <= 10_001
+
     def test_a_marker_across_two_blocks(self, tmp_path: Path) -> None:
         path = tmp_path / "log"
         path.write_bytes(b"a" * (2**20 + 70_000) + b"MARKER" + b"b" * (2**20 - 3))
