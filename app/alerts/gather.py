@@ -166,7 +166,7 @@ class Gatherer:
         memory: Mapping[str, Any] = snapshot.memory if snapshot is not None else {}
         l1, queue = mapping(values.get("l1")), mapping(values.get("store_queue"))
         waiting = [number(queue.get(name)) for name in ("pending", "in_flight")]
-        contexts = mapping(memory.get("contexts"))
+        contexts, load = mapping(memory.get("contexts")), mapping(values.get("load"))
         registered = number(values.get("engines_registered"))
         return ServerInput(
             **_common(row, snapshot, values),
@@ -193,6 +193,8 @@ class Gatherer:
             reap_timeout=number(values.get("reap_timeout_seconds")),
             last_change=self._logs[row.id].last_change if row.id in self._logs else None,
             data_path_proven_at=row.data_path_proven_at,
+            shares_host=boolean(load.get("shares_host")),
+            resident_bytes=number(load.get("resident_bytes")),
             engines=engines,
         )
 
@@ -216,6 +218,7 @@ class Gatherer:
             total_bytes=number(room.get("total_bytes")),
             free_bytes=number(room.get("free_bytes")),
             inodes_free=number(room.get("inodes_free")),
+            disk=mapping(values.get("disk")) or None,
             scanned_at=scan.scanned_at,
             records=scan.records,
             wrong=scan.wrong,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from app.alerts.model import Subject
@@ -109,6 +110,8 @@ class ServerInput(TargetInput):
     model_names: frozenset[str] = frozenset()
     reap_timeout: float | None = None
     last_change: LayoutChange | None = None
+    shares_host: bool | None = None
+    resident_bytes: float | None = None
     data_path_proven_at: float | None = None
     engines: Sequence[EngineInput] = ()
 
@@ -138,6 +141,7 @@ class StoreInput:
     total_bytes: float | None = None
     free_bytes: float | None = None
     inodes_free: float | None = None
+    disk: Mapping[str, Any] | None = None  # DiskView of the last look
     scanned_at: float | None = None
     records: Mapping[str, int] | None = None  # by class; None: never scanned
     wrong: int = 0  # incompatible ones that would be served as wrong answers

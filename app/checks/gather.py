@@ -16,6 +16,7 @@ from app.errors import StoreError, TargetError
 from app.lmcache.client import LMCacheClient, ServerReading, poll_server
 from app.lmcache.configuration import AdapterConfig
 from app.vllm.client import VLLMClient, poll_engine
+from app.wire import own_host
 
 _ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104
 _MOST_ADDRESSES = 3
@@ -52,7 +53,7 @@ def gather(
     servers: Sequence[ServerRequest], engines: Sequence[EngineRequest], *, write_probe: bool
 ) -> tuple[list[ServerLook], list[EngineLook]]:
     """Look at all of them, in the order given. Network first, then the disk; call it in a worker thread."""
-    addresses = host.own_addresses()
+    addresses = own_host.own_addresses()
     found = asyncio.run(_read(servers, engines, addresses))
     looks = [
         replace(look, stores=_stores(request, look, write_probe and request.probe))
@@ -84,7 +85,7 @@ async def _server(request: ServerRequest, addresses: tuple[str, ...]) -> ServerL
     async with LMCacheClient(request.url, api_key=request.api_key, headers=request.headers) as client:
         reading = await poll_server(client)
     parts = urlsplit(request.url)
-    local = host.is_local(parts.hostname or "", addresses)
+    local = own_host.is_local(parts.hostname or "", addresses)
     return ServerLook(
         name=request.name,
         url=request.url,
@@ -99,7 +100,7 @@ async def _server(request: ServerRequest, addresses: tuple[str, ...]) -> ServerL
 async def _engine(request: EngineRequest, addresses: tuple[str, ...]) -> EngineLook:
     async with VLLMClient(request.url, api_key=request.api_key, headers=request.headers) as client:
         reading = await poll_engine(client)
-    local = host.is_local(urlsplit(request.url).hostname or "", addresses)
+    local = own_host.is_local(urlsplit(request.url).hostname or "", addresses)
     return EngineLook(name=request.name, url=request.url, reading=reading, local=local, texts=request.texts)
 
 

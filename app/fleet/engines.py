@@ -273,6 +273,7 @@ def _view(row: Engine, live: EngineLive, now: float) -> EngineView:
         facts=live.facts,
         entered_facts=row.entered_facts,
         entered_facts_valid=valid,
+        load=live.load,
         warnings=list(live.warnings),
         last_error=live.last_error,
         polled_at=iso(live.polled_at),

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from app.fleet.load_schemas import DiskView, EngineLoadView, ServerLoadView
 from app.fleet.schemas import (
     CrossCheckView,
     EngineFactsView,
@@ -43,6 +44,7 @@ class ServerLive:
     layouts: tuple[LayoutView, ...] = ()
     l2: tuple[L2View, ...] = ()
     warnings: tuple[str, ...] = ()
+    load: ServerLoadView = field(default_factory=ServerLoadView)
     #: Every model name (path) this server was ever seen to register.
     model_names: frozenset[str] = frozenset()
     #: The model names registered at the last good poll.
@@ -72,6 +74,7 @@ class EngineLive:
     connector: bool | None = None
     facts: EngineFactsView = field(default_factory=EngineFactsView)
     warnings: tuple[str, ...] = ()
+    load: EngineLoadView = field(default_factory=EngineLoadView)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class StoreLive:
     usable: bool | None = None
     usable_reason: str | None = None
     filesystem: FilesystemView = field(default_factory=FilesystemView)
+    disk: DiskView = field(default_factory=DiskView)
 
 
 class LiveSource(Protocol):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from app.fleet.load_schemas import DiskView, EngineLoadView, ServerLoadView
 from app.shapes import ApiModel, InputModel
 
 HealthState = Literal["healthy", "degraded", "unhealthy", "unreachable", "unknown"]
@@ -145,6 +146,7 @@ class ServerView(ApiModel):
     hit_rate_check: CrossCheckView
     layouts: list[LayoutView]
     l2: list[L2View]
+    load: ServerLoadView = Field(default_factory=ServerLoadView)
     warnings: list[str]
     last_error: str | None = None
     polled_at: str | None = None
@@ -230,6 +232,7 @@ class EngineView(ApiModel):
     waiting: int | None
     preemptions: int | None
     prefix_cache: PrefixCacheView
+    load: EngineLoadView = Field(default_factory=EngineLoadView)
     reset_available: bool | None
     reset_reason: str | None = None
     connector: bool | None = None
@@ -301,6 +304,7 @@ class StoreView(ApiModel):
     usable_reason: str | None = None
     checked_at: str | None = None
     filesystem: FilesystemView
+    disk: DiskView = Field(default_factory=DiskView)
 
 
 class StoreCreate(InputModel):

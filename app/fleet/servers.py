@@ -200,6 +200,7 @@ def _view(
         hit_rate_check=live.hit_rate_check,
         layouts=list(live.layouts),
         l2=[_with_store(adapter, stores) for adapter in live.l2],
+        load=live.load,
         warnings=list(live.warnings),
         last_error=live.last_error,
         polled_at=iso(live.polled_at),

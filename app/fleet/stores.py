@@ -306,4 +306,5 @@ def _view(row: Store, server_ids: list[int], live: StoreLive) -> StoreView:
         usable_reason=live.usable_reason,
         checked_at=iso(live.checked_at),
         filesystem=live.filesystem,
+        disk=live.disk,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.fleet.schemas import EngineFactsView, L0View, PrefixCacheView
 from app.fleet.targets import EngineTarget
-from app.telemetry import rates, window
+from app.telemetry import load, rates, window
 from app.telemetry.contexts import Witness
 from app.telemetry.event_counters import engine_events
 from app.telemetry.health import EngineSeen, Judgement, judge_engine
@@ -61,6 +61,8 @@ def read_engine(
     }
     if reading.http_up:
         values |= _known(reading, memory, bytes_per_token)
+    if reading.metrics is not None:
+        values["load"] = load.engine_view(reading.metrics, deltas, seconds, now, memory.values.get("load") or {})
     values["warnings"] = _warnings(reading, target, memory)
     memory = replace(memory, values=values, polled_at=now, scraped_at=now if complete else memory.scraped_at)
     return EnginePoll(memory, _samples(reading, judgement, deltas, seconds), judgement)
@@ -180,6 +182,7 @@ def _counters(metrics: EngineMetrics) -> dict[str, float | None]:
         "external_queries": metrics.external_queries,
         "preemptions": metrics.preemptions,
         **engine_events(metrics),
+        **load.engine_counters(metrics),
     }
 
 
@@ -310,6 +313,7 @@ def _samples(
     if seconds is not None:
         values[INTERVAL] = seconds
         values |= {name: deltas.get(name) for name in (*_TOKENS, "preemptions")}
+        values |= load.engine_samples(metrics, deltas)
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

@@ -240,7 +240,7 @@ def _value(metric: Metric, cells: dict[str, Bucket | None]) -> float | None:
     if divisor <= 0:
         return None
     value = main.sum / divisor
-    return min(1.0, value) if metric.kind == "ratio" else value
+    return min(1.0, value) if metric.unit == "ratio" else value
 
 
 def sums(

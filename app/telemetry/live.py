@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.clock import iso
 from app.fleet.live import EngineLive, ServerLive, StoreLive
+from app.fleet.load_schemas import DiskView, EngineLoadView, ServerLoadView
 from app.fleet.schemas import (
     CrossCheckView,
     EngineFactsView,
@@ -64,6 +65,7 @@ def server_live(snapshot: Snapshot) -> ServerLive:
         layouts=tuple(layout for layout in layouts if layout is not None),
         l2=tuple(_view(L2View, item) for item in values.get("l2") or ()),
         warnings=tuple(values.get("warnings") or ()),
+        load=ServerLoadView.shown(values.get("load")),
         model_names=frozenset(names) | live_names,
         live_model_names=live_names,
     )
@@ -92,6 +94,7 @@ def engine_live(snapshot: Snapshot) -> EngineLive:
         connector=values.get("connector"),
         facts=_view(EngineFactsView, values.get("facts")),
         warnings=tuple(values.get("warnings") or ()),
+        load=EngineLoadView.shown(values.get("load")),
     )
 
 
@@ -103,6 +106,7 @@ def store_live(snapshot: Snapshot) -> StoreLive:
         usable=values.get("usable"),
         usable_reason=values.get("usable_reason"),
         filesystem=_view(FilesystemView, values.get("filesystem")),
+        disk=DiskView.shown(values.get("disk")),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["gauge", "rate", "ratio", "lowest"]
+Kind = Literal["gauge", "rate", "ratio", "mean", "lowest"]
 
 #: Series with the seconds each poll's increments cover.
 INTERVAL = "interval_seconds"
@@ -19,7 +19,8 @@ INTERVAL = "interval_seconds"
 class Metric:
     """One metric that can be asked for.
 
-    gauge: mean of `series` in a bucket (`lowest`: its minimum); rate: `series` / seconds; ratio: `series` / `divisor`.
+    gauge: mean of `series` in a bucket (`lowest`: its minimum); rate: `series` / seconds; ratio and mean: `series` /
+    `divisor` (a ratio is at most 1).
     """
 
     kind: Kind
@@ -54,6 +55,12 @@ SERVER_METRICS: dict[str, Metric] = {
     "l2_hit_tokens_per_second": _rate("l2_hit_tokens", "tokens_per_second"),
     "l1_evicted_per_second": _rate("l1_evicted_chunks", "chunks_per_second"),
     "l2_store_bytes_per_second": _rate("l2_store_bytes", "bytes_per_second"),
+    "retrieves_per_second": _rate("retrieves_finished", "retrieves_per_second"),
+    "l1_load_bytes_per_second": Metric("mean", "l1_load_speed_sum", "bytes_per_second", ("l1_load_speed_count",)),
+    "l2_load_bytes_per_second": Metric("mean", "l2_load_speed_sum", "bytes_per_second", ("l2_load_speed_count",)),
+    "cpu_cores": _rate("cpu_seconds", "cores"),
+    "resident_bytes": _gauge("resident_bytes", "bytes"),
+    "memory_pressure_ratio": _rate("memory_stalled_seconds", "ratio"),
 }
 
 _PROMPT = ("local_tokens", "external_tokens", "recomputed_tokens")
@@ -68,6 +75,9 @@ ENGINE_METRICS: dict[str, Metric] = {
     "external_tokens_per_second": _rate("external_tokens", "tokens_per_second"),
     "recomputed_tokens_per_second": _rate("recomputed_tokens", "tokens_per_second"),
     "preemptions_per_second": _rate("preemptions", "requests_per_second"),
+    "cpu_cores": _rate("cpu_seconds", "cores"),
+    "resident_bytes": _gauge("resident_bytes", "bytes"),
+    "lookup_seconds": Metric("mean", "lookup_seconds_sum", "seconds", ("cache_lookups",)),
     "local_hit_rate": Metric("ratio", "local_tokens", "ratio", _PROMPT),
     "external_hit_rate": Metric("ratio", "external_tokens", "ratio", ("external_tokens", "recomputed_tokens")),
 }
@@ -76,14 +86,19 @@ STORE_METRICS: dict[str, Metric] = {
     "up": Metric("lowest", "up", "bool"),
     "free_bytes": _gauge("free_bytes", "bytes"),
     "inodes_free": _gauge("inodes_free", "inodes"),
+    "disk_read_bytes_per_second": _rate("disk_read_bytes", "bytes_per_second"),
+    "disk_write_bytes_per_second": _rate("disk_written_bytes", "bytes_per_second"),
+    "disk_read_latency_seconds": Metric("mean", "disk_read_seconds", "seconds", ("disk_reads",)),
+    "disk_write_latency_seconds": Metric("mean", "disk_write_seconds", "seconds", ("disk_writes",)),
+    "disk_busy_ratio": _rate("disk_busy_seconds", "ratio"),
 }
 
 #: Stored series that are increments: what a counter grew by since the poll before.
 INCREMENTS = frozenset(
     name
-    for metrics in (SERVER_METRICS, ENGINE_METRICS)
+    for metrics in (SERVER_METRICS, ENGINE_METRICS, STORE_METRICS)
     for metric in metrics.values()
-    if metric.kind in ("rate", "ratio")
+    if metric.kind in ("rate", "ratio", "mean")
     for name in (metric.series, *metric.divisor)
 )
 

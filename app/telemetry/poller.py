@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio.to_thread
 import structlog
@@ -28,14 +29,16 @@ from app.lmcache.client import LMCacheClient
 from app.lmcache.polling import ServerReading, poll_server
 from app.settings import Settings
 from app.telemetry.engine_reading import read_engine
+from app.telemetry.host import Disks, memory_stalled_seconds
 from app.telemetry.memory import EngineMemory, ServerMemory
 from app.telemetry.metrics import INCREMENTS
 from app.telemetry.seats import Key, Kind, Seat, Seats
-from app.telemetry.server_reading import read_server
+from app.telemetry.server_reading import HostLook, read_server
 from app.telemetry.store_reading import StoreLook, look_at_store
 from app.telemetry.writer import Polled, Writer
 from app.vllm.client import VLLMClient
 from app.vllm.polling import EngineReading, poll_engine
+from app.wire.own_host import is_local, own_addresses
 
 log = structlog.get_logger()
 
@@ -89,6 +92,9 @@ class Poller:
         self._own: set[Key] = set()  # targets that this poller has polled before
         self._asking: set[asyncio.Task[None]] = set()
         self._looking: set[int] = set()
+        self._disks = Disks()
+        self._addresses = own_addresses()
+        self._host: tuple[float, HostLook] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._done: asyncio.Queue[Polled] | None = None
@@ -267,7 +273,8 @@ class Poller:
         now = self._clock()
         memory = seat.memory if isinstance(seat.memory, ServerMemory) else ServerMemory()
         engines = self._seats.engines_of(target.id, now, self._stale_seconds)
-        poll = read_server(reading, memory, engines, now=now, interval=self._interval)
+        host = self._host_of(target, now)
+        poll = read_server(reading, memory, engines, now=now, interval=self._interval, host=host)
         seat.memory, seat.reading = poll.memory, _for_next(reading)
         self._own.add(("server", target.id))
         return Polled(
@@ -283,6 +290,14 @@ class Poller:
             observed=poll.observed,
             stale=self._is_stale(memory.polled_at, now),
         )
+
+    def _host_of(self, target: ServerTarget, now: float) -> HostLook | None:
+        """This host's memory pressure for a server that runs on it; None for any other. Read once a second at most."""
+        if not is_local(urlsplit(target.url).hostname or "", self._addresses):
+            return None
+        if self._host is None or not 0 <= now - self._host[0] < 1.0:
+            self._host = now, HostLook(*memory_stalled_seconds())
+        return self._host[1]
 
     async def _poll_engine(self, seat: Seat, target: EngineTarget) -> Polled:
         before = seat.reading if isinstance(seat.reading, EngineReading) else None
@@ -310,15 +325,16 @@ class Poller:
     async def _poll_store(self, target: StoreTarget) -> Polled:
         look = await self._look(target)
         now = self._clock()
+        rates = self._disks.take(target.id, now, look.disk, self._stale_seconds)
         return Polled(
             kind="store",
             target_id=target.id,
             address=target.path,
             at=now,
             scraped_at=now if look.usable else None,
-            values=look.values(),
+            values=look.values(rates),
             memory={},
-            samples=look.samples(),
+            samples=look.samples(rates),
         )
 
     async def _look(self, target: StoreTarget) -> StoreLook:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 #: Two polls further apart than this many intervals are a gap: what happened in it is not known.
 GAP_INTERVALS = 3.5
+#: Counters of the host, not of the process: they go on over its restarts, and its boot is not their beginning.
+HOST_COUNTERS = frozenset({"memory_stalled_seconds"})
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def base_for(before: CounterPoint | None, after: CounterPoint, interval: float, 
         return before
     if start is None or not 0 < after.at - start <= window or (before is not None and before.at > start):
         return None
-    return CounterPoint(start, after.process, {name: None if v is None else 0.0 for name, v in after.values.items()})
+    zero = {name: None if v is None or name in HOST_COUNTERS else 0.0 for name, v in after.values.items()}
+    return CounterPoint(start, after.process, zero)
 
 
 def increments(before: CounterPoint, after: CounterPoint) -> dict[str, float | None]:
@@ -59,7 +62,9 @@ def increments(before: CounterPoint, after: CounterPoint) -> dict[str, float | N
     result: dict[str, float | None] = {}
     for name, value in after.values.items():
         old = before.values.get(name)
-        if value is None:
+        if name in HOST_COUNTERS:
+            result[name] = value - old if value is not None and old is not None and value >= old else None
+        elif value is None:
             result[name] = 0.0 if restarted and old is not None else None
         elif restarted or old is None or value < old:
             result[name] = value

@@ -14,7 +14,7 @@ from app.fleet.schemas import CrossCheckView
 from app.lmcache.layouts import expected_object_bytes
 from app.lmcache.metrics import ServerMetrics
 from app.lmcache.polling import ServerReading
-from app.telemetry import contexts, hit_rate, rates, window
+from app.telemetry import contexts, hit_rate, load, rates, window
 from app.telemetry.contexts import Context, Witness
 from app.telemetry.event_counters import server_events
 from app.telemetry.health import Judgement, ServerContext, ServerSeen, judge_server
@@ -44,6 +44,14 @@ class EnginesSeen:
 
 
 @dataclass(frozen=True)
+class HostLook:
+    """What the panel's own host says, for servers that run on it: `stalled_seconds` as in `host`, or why it is None."""
+
+    stalled_seconds: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class ServerPoll:
     """The outcome of one poll. `samples`: series name → value; a series that is missing is not known now."""
 
@@ -54,12 +62,19 @@ class ServerPoll:
 
 
 def read_server(
-    reading: ServerReading, memory: ServerMemory, engines: EnginesSeen, *, now: float, interval: float
+    reading: ServerReading,
+    memory: ServerMemory,
+    engines: EnginesSeen,
+    *,
+    now: float,
+    interval: float,
+    host: HostLook | None = None,
 ) -> ServerPoll:
-    """What one poll adds to what was known. `now` is the time at its end, `interval` the poll interval, seconds."""
+    """What one poll adds to what was known. `now` is the time at its end, `interval` the poll interval, seconds;
+    `host` is None for a server on another host."""
     memory = _follow_process(reading, memory, now)
     memory = _follow_contexts(reading, memory, engines, now)
-    memory, deltas, seconds = _follow_counters(reading, memory, now, interval)
+    memory, deltas, seconds = _follow_counters(reading, memory, now, interval, host)
     judgement = judge_server(_seen(reading), _context(memory, engines, now))
     rate = hit_rate.hit_rate(memory.window, _why_no_rate(reading, memory))
     check = hit_rate.cross_check(rate, engines.external_tokens, engines.external_queries)
@@ -80,6 +95,16 @@ def read_server(
     }
     if reading.http_up:
         values |= known_values(reading)
+    if reading.metrics is not None:
+        values["load"] = load.server_view(
+            reading.metrics,
+            deltas,
+            seconds,
+            now,
+            memory.values.get("load") or {},
+            shares_host=host is not None,
+            pressure_reason=host.reason if host is not None else None,
+        )
     memory = replace(memory, values=values, polled_at=now, scraped_at=now if complete else memory.scraped_at)
     return ServerPoll(
         memory=memory,
@@ -126,13 +151,16 @@ def _follow_contexts(reading: ServerReading, memory: ServerMemory, engines: Engi
 
 
 def _follow_counters(
-    reading: ServerReading, memory: ServerMemory, now: float, interval: float
+    reading: ServerReading, memory: ServerMemory, now: float, interval: float, host: HostLook | None
 ) -> tuple[ServerMemory, dict[str, float | None], float | None]:
     """The counters' increments since the last scrape and the seconds they cover (none after a gap)."""
     kept = window.expire(memory.window, now)
     if reading.metrics is None:
         return replace(memory, window=kept), {}, None
-    point = CounterPoint(now, (reading.instance_id, reading.process_start_time), _counters(reading.metrics))
+    counters = _counters(reading.metrics) | load.server_counters(
+        reading.metrics, host.stalled_seconds if host else None
+    )
+    point = CounterPoint(now, (reading.instance_id, reading.process_start_time), counters)
     before = rates.base_for(memory.counters, point, interval, window.WINDOW_SECONDS)
     deltas: dict[str, float | None] = {}
     seconds: float | None = None
@@ -279,6 +307,7 @@ def _samples(
         values[INTERVAL] = seconds
         stored = ("requested_tokens", "hit_tokens", "l1_hit_tokens", "l2_hit_tokens", "l1_evicted_chunks")
         values |= {name: deltas.get(name) for name in (*stored, "l2_store_bytes")}
+        values |= load.server_samples(metrics, deltas)
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

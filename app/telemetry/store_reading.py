@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.fleet.load_schemas import DiskView
+from app.telemetry import host
+from app.telemetry.host import DiskCounters, DiskRates
+from app.telemetry.metrics import INTERVAL
+
 
 @dataclass(frozen=True)
 class StoreLook:
@@ -17,9 +22,15 @@ class StoreLook:
     total_bytes: int | None = None
     free_bytes: int | None = None
     inodes_free: int | None = None
+    disk: DiskCounters | None = None
+    disk_reason: str | None = None
 
-    def values(self) -> dict[str, Any]:
+    def values(self, rates: DiskRates | None = None) -> dict[str, Any]:
+        disk: dict[str, Any] = {"reason": self.disk_reason or "a rate needs two looks"}
+        if rates is not None:
+            disk = rates.values() | {"reason": None}
         return {
+            "disk": DiskView.stored(disk),
             "usable": self.usable,
             "usable_reason": self.reason,
             "filesystem": {
@@ -29,9 +40,14 @@ class StoreLook:
             },
         }
 
-    def samples(self) -> dict[str, float]:
-        values = {"up": None if self.usable is None else float(self.usable), "free_bytes": self.free_bytes}
+    def samples(self, rates: DiskRates | None = None) -> dict[str, float]:
+        values: dict[str, float | None] = {
+            "up": None if self.usable is None else float(self.usable),
+            "free_bytes": self.free_bytes,
+        }
         values["inodes_free"] = self.inodes_free
+        if rates is not None:
+            values |= {INTERVAL: rates.seconds, **rates.increments()}
         return {name: float(value) for name, value in values.items() if value is not None}
 
 
@@ -50,9 +66,12 @@ def look_at_store(path: str) -> StoreLook:
         return StoreLook(False, "the panel's user may not read it")
     except OSError as error:
         return StoreLook(False, f"it cannot be read: {error.strerror or error}")
+    disk, why = host.disk_counters(path)
     return StoreLook(
         True,
         None,
+        disk=disk,
+        disk_reason=why,
         total_bytes=facts.f_blocks * facts.f_frsize,
         free_bytes=facts.f_bavail * facts.f_frsize,  # what a plain user may still write
         inodes_free=facts.f_favail if facts.f_files else None,

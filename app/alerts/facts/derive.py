@@ -8,10 +8,12 @@ from app.alerts.facts.acceptance_outcome import acceptance_outcome
 from app.alerts.facts.cache_bypassed import cache_bypassed
 from app.alerts.facts.canaries import canaries
 from app.alerts.facts.cleanup_outcome import cleanup_outcomes
+from app.alerts.facts.disk_load import disk_load
 from app.alerts.facts.engine_silent import engine_silent
 from app.alerts.facts.event_bus import event_bus
 from app.alerts.facts.hit_rate import hit_rate
 from app.alerts.facts.hit_rate_check import hit_rate_check
+from app.alerts.facts.host_memory import host_memory
 from app.alerts.facts.l1_thrash import l1_thrash
 from app.alerts.facts.l2_impossible import l2_impossible
 from app.alerts.facts.layout_change import layout_change
@@ -25,6 +27,7 @@ from app.alerts.facts.restart_unnoticed import restart_unnoticed
 from app.alerts.facts.retrieves_stuck import retrieves_stuck
 from app.alerts.facts.schedules import schedule_kept
 from app.alerts.facts.scrape_age import store_look_age, target_scrape_age
+from app.alerts.facts.server_load import server_load
 from app.alerts.facts.shared_directory import shared_directories
 from app.alerts.facts.store_room import store_room, store_usable, time_to_full
 from app.alerts.facts.stores_failing import stores_failing
@@ -48,6 +51,8 @@ OF_SERVER = (
     l2_impossible,
     writes_never_read,
     retrieves_stuck,
+    server_load,
+    host_memory,
     mixed_on_server,
     layout_change,
 )
@@ -57,6 +62,7 @@ OF_STORE = (
     store_look_age,
     store_room,
     time_to_full,
+    disk_load,
     temporaries,
     record_classes,
     mixed_in_store,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.checks import host
+from app.wire import own_host
 
 
 class TestMemory:
@@ -45,7 +46,7 @@ class TestAddresses:
             "00000000000000000000000000000001 01 80 10 80 lo\n20010db8000000000000000000000007 02 40 00 80 eth0\n"
             "fe80000000000000000000000000ab01 02 40 20 80 eth0\n"
         )
-        assert host.own_addresses(tmp_path) == ("10.0.0.5", "2001:db8::7")
+        assert own_host.own_addresses(tmp_path) == ("10.0.0.5", "2001:db8::7")
 
     @pytest.mark.parametrize(
         ("name", "local"),
@@ -59,7 +60,7 @@ class TestAddresses:
         ],
     )
     def test_local_or_not(self, name: str, local: bool) -> None:
-        assert host.is_local(name, ("10.0.0.5",)) is local
+        assert own_host.is_local(name, ("10.0.0.5",)) is local
 
 
 class TestDirectories:
