@@ -313,7 +313,7 @@ def _samples(
     if seconds is not None:
         values[INTERVAL] = seconds
         values |= {name: deltas.get(name) for name in (*_TOKENS, "preemptions")}
-        values |= load.engine_samples(metrics, deltas)
+        values |= load.engine_samples(deltas)
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

@@ -38,23 +38,19 @@ def engine_counters(metrics: EngineMetrics) -> dict[str, float | None]:
     return {"cpu_seconds": metrics.cpu_seconds, "lookup_seconds_sum": metrics.lookup_seconds_sum}
 
 
-def server_samples(metrics: ServerMetrics | None, deltas: Mapping[str, float | None]) -> dict[str, float | None]:
+def server_samples(deltas: Mapping[str, float | None]) -> dict[str, float | None]:
     """What is stored at one poll."""
     values: dict[str, float | None] = {name: deltas.get(name) for name in SERVER_COUNTERS}
     for pair in LOADS:
         if deltas.get(pair[1]):
             values |= {name: deltas.get(name) for name in pair}
-    if metrics is not None:
-        values["resident_bytes"] = metrics.resident_bytes
     return values
 
 
-def engine_samples(metrics: EngineMetrics | None, deltas: Mapping[str, float | None]) -> dict[str, float | None]:
+def engine_samples(deltas: Mapping[str, float | None]) -> dict[str, float | None]:
     values: dict[str, float | None] = {name: deltas.get(name) for name in ENGINE_COUNTERS}
     if deltas.get(LOOKUP[1]):
         values |= {name: deltas.get(name) for name in LOOKUP}
-    if metrics is not None:
-        values["resident_bytes"] = metrics.resident_bytes
     return values
 
 

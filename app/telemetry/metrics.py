@@ -59,7 +59,6 @@ SERVER_METRICS: dict[str, Metric] = {
     "l1_load_bytes_per_second": Metric("mean", "l1_load_speed_sum", "bytes_per_second", ("l1_load_speed_count",)),
     "l2_load_bytes_per_second": Metric("mean", "l2_load_speed_sum", "bytes_per_second", ("l2_load_speed_count",)),
     "cpu_cores": _rate("cpu_seconds", "cores"),
-    "resident_bytes": _gauge("resident_bytes", "bytes"),
     "memory_pressure_ratio": _rate("memory_stalled_seconds", "ratio"),
 }
 
@@ -76,7 +75,6 @@ ENGINE_METRICS: dict[str, Metric] = {
     "recomputed_tokens_per_second": _rate("recomputed_tokens", "tokens_per_second"),
     "preemptions_per_second": _rate("preemptions", "requests_per_second"),
     "cpu_cores": _rate("cpu_seconds", "cores"),
-    "resident_bytes": _gauge("resident_bytes", "bytes"),
     "lookup_seconds": Metric("mean", "lookup_seconds_sum", "seconds", ("cache_lookups",)),
     "local_hit_rate": Metric("ratio", "local_tokens", "ratio", _PROMPT),
     "external_hit_rate": Metric("ratio", "external_tokens", "ratio", ("external_tokens", "recomputed_tokens")),

@@ -307,7 +307,7 @@ def _samples(
         values[INTERVAL] = seconds
         stored = ("requested_tokens", "hit_tokens", "l1_hit_tokens", "l2_hit_tokens", "l1_evicted_chunks")
         values |= {name: deltas.get(name) for name in (*stored, "l2_store_bytes")}
-        values |= load.server_samples(metrics, deltas)
+        values |= load.server_samples(deltas)
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
