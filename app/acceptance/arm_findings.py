@@ -88,12 +88,16 @@ def _external(arm: ArmEvidence, totals: Totals, tolerance: Tolerance | None) -> 
         found.append(Finding("nothing_expected", "invalid", text, fixes.LONGER, arm.name))
     share = totals.share
     wanted = tolerance.min_external_share if tolerance else 1.0
+    where, way_out = _where_lost(arm, totals)
     if totals.external_tokens == 0 and totals.expected_tokens:
-        text = f"none of the {totals.expected_tokens} expected tokens came from the cache: it was not used"
-        found.append(Finding("cache_not_used", "invalid", text, fixes.NOT_USED, arm.name))
+        text = f"none of the {totals.expected_tokens} expected tokens came from the cache: it was not used{where}"
+        found.append(Finding("cache_not_used", "invalid", text, way_out or fixes.NOT_USED, arm.name))
     elif share is not None and share < wanted:
-        text = f"{totals.external_tokens} of {totals.expected_tokens} expected tokens came from the cache"
-        found.append(Finding("share_too_low", "invalid", text, fixes.SHARE, arm.name))
+        text = (
+            f"{totals.external_tokens} of {totals.expected_tokens} expected tokens came from the cache; "
+            f"{totals.not_full} of {totals.requests} requests got less than their whole chunks{where}"
+        )
+        found.append(Finding("share_too_low", "invalid", text, way_out or fixes.SHARE, arm.name))
     if arm.name in ("external_l1", "external_l2", "restarted_server"):
         found += _tier(arm, totals)
     if arm.name == "mixed" and totals.local_tokens == 0:
@@ -105,6 +109,22 @@ def _external(arm: ArmEvidence, totals: Totals, tolerance: Tolerance | None) -> 
         )
         found.append(Finding("more_than_shared", "invalid", text, fixes.SALT, arm.name))
     return found
+
+
+def _where_lost(arm: ArmEvidence, totals: Totals) -> tuple[str, str | None]:
+    """(what the server's counters say of the tokens that did not come, the way out); nothing where they do not tell.
+
+    An engine that has not heard from its server within one heartbeat goes on without it for a while: it gives lookups
+    up that the server has answered (whose read locks then stay), and makes no new ones.
+    """
+    server, expected = arm.server, totals.expected_tokens
+    if server is None or server.requested is None or server.hit is None or not expected:
+        return "", None
+    if server.hit >= expected:
+        return f". The server found {server.hit:.0f} tokens: the engine did not load what was there", fixes.GAVE_UP
+    if server.requested < expected:
+        return f". The engine asked the server for {server.requested:.0f} tokens only", fixes.GAVE_UP
+    return f". The server found {server.hit:.0f} of {server.requested:.0f} tokens that it was asked for", None
 
 
 def _reset(arm: ArmEvidence) -> list[Finding]:

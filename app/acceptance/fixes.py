@@ -29,6 +29,11 @@ NOT_USED = (
     "Look at the engine's connector and the server's registered engines: after a fast server restart an engine goes on "
     "without the cache until it is restarted itself."
 )
+GAVE_UP = (
+    "An engine that gets no answer to a heartbeat within lmcache.mp.heartbeat_interval goes on without its server for "
+    "a while: look for “entering degraded mode” in its log, take load off the host, or raise the interval. After a "
+    "fast server restart the engine must be restarted too."
+)
 SHARE = (
     "Look for evictions, short records and L2 load failures on the server page; a smaller run (fewer or shorter "
     "prompts) shows whether capacity is the cause."

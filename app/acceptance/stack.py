@@ -277,7 +277,10 @@ class Stack:
             if answer.ok and answer.skipped == 0:
                 return L1Emptied("keys", True, len(keys), removed)
             if time.monotonic() > deadline:
-                detail = answer.error or f"{answer.skipped} objects stayed locked by transfers"
+                detail = answer.error or (
+                    f"{answer.skipped} objects stayed locked: by transfers, or by a lookup that an engine gave up (the "
+                    "server lets go of those after --l1-read-ttl-seconds, 300 s)"
+                )
                 return L1Emptied("keys", False, len(keys), removed, answer.skipped, detail)
             await asyncio.sleep(self.pace.poll)
 

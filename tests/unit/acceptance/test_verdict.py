@@ -128,6 +128,23 @@ class TestInvalid:
         assert verdict(run).name == "invalid"
         assert codes(run)[code] == "invalid"
 
+    @pytest.mark.parametrize(
+        ("counted", "says"),
+        [
+            (SaltCounters(768.0, 768.0, 768.0, 0.0), "the engine did not load what was there"),
+            (SaltCounters(576.0, 576.0, 576.0, 0.0), "The engine asked the server for 576 tokens only"),
+            (SaltCounters(768.0, 576.0, 576.0, 0.0), "The server found 576 of 768 tokens"),
+        ],
+    )
+    def test_tokens_that_did_not_come_are_told_by_where_they_were_lost(self, counted: SaltCounters, says: str) -> None:
+        """Never a fail: answers were right. An engine that missed a heartbeat computes for itself meanwhile."""
+        run = with_arm(good_run(), "external_l1", totals=totals(192), server=counted)
+        found = verdict(run)
+        assert found.name == "invalid"
+        text = next(f.text for f in found.findings if f.code == "share_too_low")
+        assert says in text
+        assert "3 of 3 requests got less" in text
+
     def test_evidence_from_global_counters_does_not_stand_foreign_traffic(self) -> None:
         counted = replace(totals(256), sources=("engine_counters",))
         run = with_arm(good_run(), "external_l1", totals=counted)
