@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# LMCache refuses a reap timeout below 30 s, and wants three heartbeats in it. The heartbeat is the default: quicker ones
-# would make restarts quicker, but an engine whose server does not answer one within its interval computes for itself
-# for a while, and on a busy machine 2 s were not enough: prompts then got nothing from the cache.
+# LMCache refuses a reap timeout below 30 s, and wants three heartbeats in it. The heartbeat is the default: quicker
+# ones would make restarts quicker, but an engine whose server does not answer one within its interval computes for
+# itself for a while, and on a busy machine 2 s were not enough: prompts then got nothing from the cache.
 REAP_SECONDS = 30.0
 HEARTBEAT_SECONDS = 10.0
 QUIET = {
