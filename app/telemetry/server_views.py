@@ -45,7 +45,7 @@ def _l1_view(status: ServerStatus) -> dict[str, Any]:
         eviction_ratio=status.eviction_ratio,
         eviction_policy=status.eviction_policy,
         object_count=status.l1_object_count,
-        reason=status.absent.get("l1_used_bytes"),
+        reason=status.absent.get("l1_usage_ratio") or status.absent.get("l1_used_bytes"),
     ).model_dump()
 
 

@@ -110,6 +110,7 @@ class Lane:
     fill: float | None
     mark: float | None
     fill_text: str
+    between: str = ""  # the bounds of a share that cannot be told
 
 
 @dataclass(frozen=True)
