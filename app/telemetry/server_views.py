@@ -17,7 +17,8 @@ NEVER_EVICTS = frozenset({"fs"})
 def known_values(reading: ServerReading) -> dict[str, Any]:
     """The view values that this poll could read; the others keep their last ones."""
     found: dict[str, Any] = {}
-    if reading.version is not None:
+    lmcache = reading.status is not None or (reading.metrics is not None and reading.metrics.any_lmcache_series)
+    if reading.version is not None and lmcache:  # an engine answers /version too
         found["version"] = reading.version
     if reading.instance_id is not None:
         found["instance_id"] = reading.instance_id

@@ -108,11 +108,12 @@ def _fill_l1(servers: Sequence[ServerView]) -> tuple[float | None, float | None,
 
 
 def _fill_l2(stores: Sequence[StoreCard]) -> tuple[float | None, float | None, str]:
-    known = [
-        c.store.filesystem
+    # Stores on one file system share its room: it is counted once.
+    known = {
+        f.device if f.device is not None else f"store {c.store.id}": f
         for c in stores
-        if c.store.filesystem.total_bytes and c.store.filesystem.free_bytes is not None
-    ]
+        if (f := c.store.filesystem).total_bytes and f.free_bytes is not None
+    }.values()
     if not known:
         return None, None, "use unknown" if stores else "no store registered"
     total = sum(f.total_bytes or 0 for f in known)
