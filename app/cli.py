@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from app import __version__, cli_tools
-from app.auth.schemas import TokenInput, UserInput
-from app.cli_options import Filters, Json, Removal, Token, Url
+from app.cli_options import Filters, Json, QuarantineFor, Removal, Token, Url
 from app.errors import InvalidInput, NotFound, TierkeeperError
 
 cli = typer.Typer(
@@ -74,7 +74,7 @@ def migrate() -> None:
     from app.commands.context import command_services
     from app.migrate import head_revision
 
-    with command_services():
+    with command_services(create=True):
         print(f"database at {head_revision()}")
 
 
@@ -86,10 +86,11 @@ def token_create(
     as_json: Json = False,
 ) -> None:
     """Make an API token; only the token is printed on stdout."""
+    from app.auth.schemas import TokenInput
     from app.commands.context import COMMAND_PRINCIPAL, command_services
 
     body = _validated(TokenInput, name=name, role=role, expires_in_days=expires_in_days)
-    with command_services() as services:
+    with command_services(create=True) as services:
         view = services.auth.create_token(body, actor=COMMAND_PRINCIPAL.actor)
     print(json.dumps(view.model_dump()) if as_json else view.token)
 
@@ -104,6 +105,7 @@ def user_create(
     as_json: Json = False,
 ) -> None:
     """Make a user."""
+    from app.auth.schemas import UserInput
     from app.commands.context import COMMAND_PRINCIPAL, command_services
 
     if password_file is not None:
@@ -116,7 +118,7 @@ def user_create(
     else:
         password = sys.stdin.readline().rstrip("\n")
     body = _validated(UserInput, username=username, role=role, password=password)
-    with command_services() as services:
+    with command_services(create=True) as services:
         view = services.auth.create_user(body, actor=COMMAND_PRINCIPAL.actor)
     print(json.dumps(view.model_dump()) if as_json else f"user {view.username} ({view.role}) made")
 
@@ -139,6 +141,8 @@ def plan(
     store: Annotated[str | None, typer.Option(help="Store by name or id, with --filter.")] = None,
     filters: Filters = None,
     removal: Removal = "quarantine",
+    quarantine_for: QuarantineFor = None,
+    everything: Annotated[bool, typer.Option("--all", help="List every record, not only the first.")] = False,
     url: Url = None,
     token: Token = None,
     as_json: Json = False,
@@ -148,7 +152,15 @@ def plan(
     from app.commands.clean import plan as run
 
     options = CleanOptions(
-        policy=policy, store=store, filters=tuple(filters or ()), removal=removal, as_json=as_json, url=url, token=token
+        policy=policy,
+        store=store,
+        filters=tuple(filters or ()),
+        removal=removal,
+        quarantine_for=quarantine_for,
+        everything=everything,
+        as_json=as_json,
+        url=url,
+        token=token,
     )
     raise typer.Exit(run(options))
 
@@ -160,6 +172,7 @@ def clean(
     filters: Filters = None,
     plan_id: Annotated[str | None, typer.Option("--plan", help="A plan made before, by id.")] = None,
     removal: Removal = "quarantine",
+    quarantine_for: QuarantineFor = None,
     url: Url = None,
     token: Token = None,
     as_json: Json = False,
@@ -173,6 +186,7 @@ def clean(
         store=store,
         filters=tuple(filters or ()),
         removal=removal,
+        quarantine_for=quarantine_for,
         plan=plan_id,
         as_json=as_json,
         url=url,
@@ -252,7 +266,7 @@ def _validated(model: type[Any], **values: Any) -> Any:
 
 
 def main() -> None:
-    """Entry point: one line on stderr for an error of ours, never a traceback."""
+    """Entry point: one line on stderr for an error of ours or of the system below us, never a traceback."""
     try:
         cli(standalone_mode=True)
     except TierkeeperError as error:
@@ -260,4 +274,16 @@ def main() -> None:
         # Usage errors end 2; what could not be reached or done ends 3.
         sys.exit(2 if isinstance(error, InvalidInput | NotFound) else 3)
     except KeyboardInterrupt:
+        sys.exit(3)
+    except BrokenPipeError:
+        # Whoever read us has had enough, as `head` does; nothing may be written any more, also at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(3)
+    except Exception as error:
+        from app.commands.trouble import told
+
+        line = told(error)
+        if line is None:
+            raise
+        print(f"tierkeeper: {line}", file=sys.stderr)
         sys.exit(3)

@@ -16,3 +16,7 @@ Filters = Annotated[
     list[str] | None, typer.Option("--filter", help="KEY=VALUE as in the records list, e.g. class=corrupt; repeatable.")
 ]
 Removal = Annotated[str, typer.Option(help="quarantine or delete.")]
+QuarantineFor = Annotated[
+    str | None,
+    typer.Option(help="With --filter: how long what goes into quarantine is kept, e.g. 14d; ever: until purged."),
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -18,9 +19,18 @@ def prepare(path: Path) -> None:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise InvalidInput.field(
-            "TIERKEEPER_DATA_DIR", f"{str(path)!r} cannot be written ({error.strerror}); choose another directory"
-        ) from error
+        raise InvalidInput.field("TIERKEEPER_DATA_DIR", f"{str(path)!r} {_why(error)}") from error
+
+
+def _why(error: OSError) -> str:
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return "is a file, or lies below one; give a directory"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"cannot be written ({error.strerror}); free space there, or choose another directory"
+    return (
+        f"cannot be written ({error.strerror}); give this user write permission there (a mount must not be read-only), "
+        "or choose another directory"
+    )
 
 
 class ServeLock:

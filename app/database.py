@@ -94,6 +94,28 @@ def _make_engine(url: str, is_sqlite: bool) -> Engine:
     return engine
 
 
+#: What a sentence on a failure begins with in SQLite's words, and the way out.
+_WAYS_OUT = (
+    ("database is locked", "another process has been writing for long; run it again when that is done"),
+    ("attempt to write a readonly database", "give its directory and files write permission, or choose another one"),
+    ("unable to open database file", "see to the permissions of its directory, or set another data directory"),
+    ("database or disk is full", "free space on its file system, then run it again"),
+    ("disk i/o error", "see to its disk (the kernel's log says more)"),
+    ("no such table", "it is not a whole database of a panel: restore a backup, or set another data directory"),
+    ("no such column", "it is not a whole database of a panel: restore a backup, or set another data directory"),
+)
+_DAMAGED = (
+    "move it away and restore a backup in its place (tierkeeper backup makes them), or set another data directory"
+)
+
+
+def trouble_of(error: BaseException, where: str = "") -> str:
+    """What the database says went wrong, in one line with the way out."""
+    said = " ".join(str(error).split())
+    known = next((way for words, way in _WAYS_OUT if words in said.lower()), None)
+    return f"the database{f' {where}' if where else ''} cannot be used ({said[:300]}); {known or _DAMAGED}"
+
+
 def insert_ignore(session: Session, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
     """INSERT … ON CONFLICT DO NOTHING; returns how many rows were really inserted (0 = somebody else has it)."""
     result = session.execute(_insert(session, table).on_conflict_do_nothing(), list(rows))

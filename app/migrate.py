@@ -16,7 +16,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError
 
-from app.database import Database
+from app.database import Database, trouble_of
 from app.errors import Conflict
 from app.paths import MIGRATIONS
 
@@ -51,10 +51,7 @@ def upgrade(db: Database, data_dir: Path) -> None:
         try:
             before = current_revision(db)
         except DatabaseError as error:
-            raise Conflict(
-                f"the database {db.url.render_as_string(hide_password=True)} cannot be read ({error.orig}); move it "
-                "away and restore a backup in its place (tierkeeper backup makes them), or set another data directory"
-            ) from error
+            raise Conflict(trouble_of(error.orig or error, db.url.render_as_string(hide_password=True))) from error
         if before is not None:
             try:
                 ScriptDirectory.from_config(migration_config()).get_revision(before)

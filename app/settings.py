@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import re
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from dotenv.parser import parse_stream
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -135,12 +137,24 @@ def _unknown(name: str, known: set[str]) -> str:
 
 
 def _dotenv_names() -> list[str]:
+    """The names that `.env` sets. Raises InvalidInput naming the line that is no setting."""
     path = Path(".env")
     if not path.is_file():
         return []
-    lines = path.read_text("utf-8", errors="replace").splitlines()
-    return [
-        line.split("=", 1)[0].removeprefix("export ").strip()
-        for line in lines
-        if "=" in line and not line.lstrip().startswith("#")
-    ]
+    try:
+        bindings = list(parse_stream(io.StringIO(path.read_text("utf-8"))))
+    except OSError as error:
+        raise InvalidInput.field(".env", f"cannot be read ({error.strerror}); see to its permissions") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput.field(".env", f"is not UTF-8 text (byte {error.start}); write it anew") from error
+    for binding in bindings:
+        lacks_value = binding.key is not None and binding.key.startswith(PREFIX) and binding.value is None
+        if binding.error or lacks_value:
+            text = binding.original.string
+            number = binding.original.line + text[: len(text) - len(text.lstrip())].count("\n")
+            line = text.strip().splitlines()[0][:80]
+            raise InvalidInput.field(
+                f".env line {number}",
+                f"{line!r} is not a line like NAME=value; correct it, or put # before it",
+            )
+    return [binding.key for binding in bindings if binding.key is not None]

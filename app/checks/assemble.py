@@ -30,6 +30,10 @@ from app.vllm.startup_notes import parse_startup_notes
 _STATUS = re.compile(r"answered (\d{3})\b")
 
 
+#: How a start-up log is told from other text.
+ENGINE_MARKER, SERVER_MARKER = b"non-default args: {", b"Starting LMCache HTTP server on"
+
+
 @dataclass(frozen=True)
 class Texts:
     """Texts that somebody gave for a target; empty where nobody did."""

@@ -10,7 +10,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from app.checks import host
-from app.checks.assemble import EngineLook, ServerLook, Texts
+from app.checks.assemble import ENGINE_MARKER, SERVER_MARKER, EngineLook, ServerLook, Texts
 from app.checks.ledger import PairResult
 from app.checks.schemas import CheckRunInput
 from app.checks.tables import CheckInput
@@ -19,7 +19,6 @@ from app.fleet.targets import EngineTarget
 from app.lmcache.in_process import mask_text
 
 _KEPT_TEXT = 1_000_000
-ENGINE_MARKER, SERVER_MARKER = b"non-default args: {", b"Starting LMCache HTTP server on"
 
 
 def given_texts(

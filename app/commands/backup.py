@@ -28,9 +28,17 @@ def backup(target: Path) -> str:
     try:
         source.backup(copy, pages=2000, sleep=0.01)
         verdict = copy.execute("PRAGMA quick_check").fetchone()[0]
+    except BaseException:
+        target.unlink()
+        raise
     finally:
         source.close()
         copy.close()
     if verdict != "ok":
-        raise TierkeeperError(f"the copy {target} is damaged: {verdict}")
+        target.unlink()
+        found = str(verdict).splitlines()[0]
+        raise TierkeeperError(
+            f"the database {source_path} is damaged ({found}), and so would be its copy: no backup was kept; restore "
+            "an earlier backup"
+        )
     return f"backed up to {target} ({target.stat().st_size} bytes)"

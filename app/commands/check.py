@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.checks import host
-from app.checks.assemble import Texts
+from app.checks.assemble import ENGINE_MARKER, SERVER_MARKER, Texts
 from app.checks.base import Finding
 from app.checks.commands import check_texts
 from app.checks.direct import check_targets
 from app.checks.gather import EngineRequest, ServerRequest
-from app.checks.inputs import ENGINE_MARKER, SERVER_MARKER
 from app.checks.views import finding_view
 from app.errors import InvalidInput
 from app.fleet.addresses import parse_address

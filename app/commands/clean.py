@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from app.cleanup.quantities import human_size
 from app.cleanup.schemas import FilterPlanInput
+from app.commands import plan_listing
 from app.commands.accept import PanelUnreachable
 from app.commands.context import COMMAND_PRINCIPAL, command_services
 from app.errors import Conflict, FieldError, InvalidInput, NotFound, TierkeeperError
@@ -47,7 +48,9 @@ class CleanOptions:
     store: str | None = None
     filters: tuple[str, ...] = ()
     removal: str = "quarantine"
+    quarantine_for: str | None = None  # a filter plan; "ever" until it is purged; None: the API's default
     plan: str | None = None
+    everything: bool = False  # plan: list every record
     as_json: bool = False
     url: str | None = None
     token: str | None = None
@@ -74,21 +77,23 @@ class Panel(Protocol):
 
     def cancel(self, kind: str, work_id: str) -> None: ...
 
+    def plan_records(self, plan_id: str) -> Iterator[dict[str, Any]]: ...
+
 
 def plan(options: CleanOptions) -> int:
     """Makes a plan and prints it; returns the exit status: 0 made, 3 not made.
 
     Raises InvalidInput and NotFound for what the caller got wrong, other TierkeeperErrors for what cannot be reached.
     """
-    if options.plan is not None:
-        raise InvalidInput.field("--plan", "a plan is not planned again; run it with: tierkeeper clean --plan ID")
-    _check(options)
+    _check(options, may_run_a_plan=False)
     with _where(options) as panel:
         made = _make_plan(panel, options)
+        records = panel.plan_records(made["id"]) if made["state"] == "succeeded" else iter(())
+        items = plan_listing.chosen(records, everything=options.everything)
     if options.as_json:
-        print(json.dumps(made, indent=2))
+        print(json.dumps({**made, "items": items}, indent=2))
     else:
-        _print_plan(made)
+        _print_plan(made, items)
     return EXIT_DONE if made["state"] == "succeeded" else EXIT_TROUBLE
 
 
@@ -122,13 +127,16 @@ def exit_status(run: Mapping[str, Any]) -> int:
     return _EXIT.get(run["verdict"] or "", EXIT_TROUBLE)
 
 
-def _check(options: CleanOptions) -> None:
-    chosen = [n for n, v in (("--policy", options.policy), ("--store", options.store), ("--plan", options.plan)) if v]
+def _check(options: CleanOptions, *, may_run_a_plan: bool = True) -> None:
+    ways = [("--policy", options.policy), ("--store", options.store), ("--plan", options.plan)]
+    chosen = [name for name, value in ways if value]
     if len(chosen) != 1:
-        names = "--policy NAME, or --store NAME with --filter, or --plan ID"
+        names = "--policy NAME, or --store NAME with --filter" + (", or --plan ID" if may_run_a_plan else "")
         raise InvalidInput.field(chosen[1] if chosen else "--policy", f"give one of {names}")
     if options.store is not None and not options.filters:
         raise InvalidInput.field("--filter", "say which records of the store, for instance --filter class=corrupt")
+    if options.store is None and options.quarantine_for is not None:
+        raise InvalidInput.field("--quarantine-for", "goes with --filter; a policy and a plan have their own")
     if options.store is None and options.filters:
         raise InvalidInput.field("--filter", "goes with --store; a policy says by itself what it takes")
 
@@ -142,7 +150,10 @@ def filter_body(options: CleanOptions) -> FilterPlanInput:
             raise InvalidInput.field("--filter", f"{text!r} is not written as name=value, such as class=corrupt")
         given[name] = value
     try:
-        return FilterPlanInput.model_validate({"filter": given, "removal": options.removal})
+        body: dict[str, Any] = {"filter": given, "removal": options.removal}
+        if options.quarantine_for is not None:
+            body["quarantine_for"] = None if options.quarantine_for == "ever" else options.quarantine_for
+        return FilterPlanInput.model_validate(body)
     except ValidationError as error:
         found = tuple(FieldError(f"--{e['loc'][0]}", f"{e['msg']} ({e['input']!r})"[:300]) for e in error.errors())
         raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
@@ -172,7 +183,7 @@ def _to_the_end(panel: Panel, kind: str, work: dict[str, Any], look: Callable[[s
     return work
 
 
-def _print_plan(made: Mapping[str, Any]) -> None:
+def _print_plan(made: Mapping[str, Any], items: list[Mapping[str, Any]]) -> None:
     if made["state"] != "succeeded":
         print(f"plan {made['id']} {made['state']}: {made['error'] or ''}")
         return
@@ -185,8 +196,12 @@ def _print_plan(made: Mapping[str, Any]) -> None:
         free = made["leaves"]["free_bytes"]
         told = "free space unknown" if free is None else f"{human_size(free)} free"
         print(f"  leaves {made['leaves']['records']} records, {human_size(made['leaves']['bytes'])}; {told}")
+    for line in plan_listing.lines(items, made["records"]):
+        print(f"  {line}")
     for warning in made["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
+    if made["records"]:
+        print(f"to carry it out until {made['expires_at']}: tierkeeper clean --plan {made['id']}")
 
 
 def _print_run(run: Mapping[str, Any]) -> None:
@@ -259,6 +274,15 @@ class _Local:
     def get_run(self, run_id: str) -> dict[str, Any]:
         return self._cleanup.get_run(int(run_id)).model_dump()
 
+    def plan_records(self, plan_id: str) -> Iterator[dict[str, Any]]:
+        token: str | None = None
+        while True:
+            page = self._cleanup.plan_records(int(plan_id), page_size=500, page_token=token)
+            yield from (item.model_dump(by_alias=True) for item in page.items)
+            token = page.next_page_token
+            if token is None:
+                return
+
     def cancel(self, kind: str, work_id: str) -> None:
         if kind == "plan":
             self._cleanup.cancel_plan(int(work_id), actor=COMMAND_PRINCIPAL.actor)
@@ -299,20 +323,27 @@ class _Remote:
     def cancel(self, kind: str, work_id: str) -> None:
         self._call("POST", f"/{'plans' if kind == 'plan' else 'cleanup-runs'}/{work_id}/cancel")
 
-    def _find(self, path: str, kind: str, name_or_id: str) -> str:
-        """A name wins over an id, as in every command."""
+    def plan_records(self, plan_id: str) -> Iterator[dict[str, Any]]:
+        return self._items(f"/plans/{plan_id}/records")
+
+    def _items(self, path: str) -> Iterator[dict[str, Any]]:
+        """All of a list."""
         token: str | None = None
-        ids: set[str] = set()
         while True:
             params = {"page_size": "500", **({"page_token": token} if token else {})}
-            page = self._call("GET", f"/{path}", params=params)
-            for item in page["items"]:
-                if item["name"] == name_or_id:
-                    return str(item["id"])
-                ids.add(item["id"])
+            page = self._call("GET", path, params=params)
+            yield from page["items"]
             token = page["next_page_token"]
             if token is None:
-                break
+                return
+
+    def _find(self, path: str, kind: str, name_or_id: str) -> str:
+        """A name wins over an id, as in every command."""
+        ids: set[str] = set()
+        for item in self._items(f"/{path}"):
+            if item["name"] == name_or_id:
+                return str(item["id"])
+            ids.add(item["id"])
         if name_or_id in ids:
             return name_or_id
         raise NotFound.of(kind, name_or_id)

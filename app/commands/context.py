@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import make_url
 
 from app import data_dir, migrate
 from app.auth.service import Principal
 from app.clock import system_clock
 from app.commands.serve import configure_logging
+from app.errors import InvalidInput
 from app.services import Services
-from app.settings import load_settings
+from app.settings import Settings, load_settings
 from app.wiring import build_services
 
 #: Who commands act as in the audit trail.
 COMMAND_PRINCIPAL = Principal("command", "admin", "system")
 
 
+class NoDatabase(InvalidInput):
+    """The data directory is not one of a panel: most commands have nothing to work on there."""
+
+
 @contextmanager
-def command_services() -> Iterator[Services]:
-    """Services over the data directory, migrated; long work runs in the calling thread (claims keep it single)."""
+def command_services(*, create: bool = False) -> Iterator[Services]:
+    """Services over the data directory, migrated; long work runs in the calling thread (claims keep it single).
+
+    Without `create` the database must be there: a command in the wrong directory must not make an empty panel of it.
+    Raises NoDatabase, InvalidInput, Conflict.
+    """
     settings = load_settings()
+    if not create:
+        _require_database(settings)
     # To stderr (stdout is the command's result), and without the daily news of a server.
     configure_logging("WARNING" if settings.log_level == "INFO" else settings.log_level)
     data_dir.prepare(settings.data_dir)
@@ -30,3 +44,22 @@ def command_services() -> Iterator[Services]:
         yield services
     finally:
         services.db.dispose()
+
+
+def _require_database(settings: Settings) -> None:
+    url = make_url(settings.sqlalchemy_url)
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return
+    path = Path(str(url.database))
+    if path.is_file():
+        return
+    name, value = (
+        ("TIERKEEPER_DATABASE_URL", settings.database_url)
+        if settings.database_url
+        else ("TIERKEEPER_DATA_DIR", str(settings.data_dir))
+    )
+    raise NoDatabase.field(
+        name,
+        f"{value!r} holds no database of a panel ({path} does not exist); run this where the panel runs or set "
+        f"{name}, use --url and --token where the command has them, or make a new panel with: tierkeeper migrate",
+    )

@@ -28,13 +28,16 @@ def scan_command(target: str, *, as_json: bool = False, gentle: bool = False) ->
     """
     if "/" in target or target.startswith("."):
         return _directory(target, as_json=as_json, gentle=gentle)
+    from app.commands.context import NoDatabase
+
     try:
         return _store(target, as_json=as_json, gentle=gentle)
-    except NotFound:
+    except (NotFound, NoDatabase) as error:
         if Path(target).is_dir():
             return _directory(target, as_json=as_json, gentle=gentle)
+        more = f" ({error.detail})" if isinstance(error, NoDatabase) else ""
         raise InvalidInput.field(
-            "STORE|DIRECTORY", f"{target!r} is neither a store (by name or id) nor a directory here"
+            "STORE|DIRECTORY", f"{target!r} is neither a store (by name or id) nor a directory here{more}"
         ) from None
 
 

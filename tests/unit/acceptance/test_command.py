@@ -28,7 +28,7 @@ def data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         sandbox = SandboxThread(tmp_path / "sandbox", engines=[spec or EngineSpec()])
         sandbox.start()
         started.append(sandbox)
-        with command_services() as services:
+        with command_services(create=True) as services:
             server = services.fleet.create_server(ServerCreate(url=sandbox.server_url), actor="test")
             services.fleet.create_engine(
                 EngineCreate(url=sandbox.engine_url, name="engine-a", server_id=server.id), actor="test"

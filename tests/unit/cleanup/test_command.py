@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.cleanup.schemas import PolicyInput
+from app.commands import plan_listing
 from app.commands.clean import CleanOptions, clean, exit_status, filter_body, plan
 from app.commands.context import command_services
 from app.errors import InvalidInput, NotFound
@@ -34,7 +35,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "l2"
     empty_records(path, 3)
-    with command_services() as services:
+    with command_services(create=True) as services:
         services.fleet.create_store(StoreCreate(path=str(path), name="main", confirm=True), actor="t")
         for name, more in (("nightly", {}), ("limited", {"limits": {"max_records": 1}})):
             body = PolicyInput(name=name, store_id="1", select=[{"kind": "corrupt"}], **more)
@@ -48,6 +49,8 @@ class TestOnTheDataDirectory:
         told = capsys.readouterr().out
         assert "3 records" in told
         assert "empty: 3 records" in told
+        assert all(file.name in told for file in store.glob("*.data"))
+        assert "tierkeeper clean --plan 1" in told
         assert len(list(store.glob("*.data"))) == 3
         assert clean(CleanOptions(policy="nightly")) == 0
         assert "succeeded: run 1 removed 3 records" in capsys.readouterr().out
@@ -62,6 +65,30 @@ class TestOnTheDataDirectory:
         assert clean(CleanOptions(plan=made["id"], as_json=True)) == 0
         run = json.loads(capsys.readouterr().out)
         assert (run["verdict"], run["removed"]["records"]) == ("succeeded", 3)
+
+    def test_a_long_list_is_cut_and_says_so(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        empty_records(store, 40)
+        assert plan(CleanOptions(policy="nightly")) == 0
+        told = capsys.readouterr().out
+        assert told.count(".data") == plan_listing.SHOWN
+        assert f"and {40 - plan_listing.SHOWN} more; --all" in told
+        assert plan(CleanOptions(policy="nightly", everything=True, as_json=True)) == 0
+        made = json.loads(capsys.readouterr().out)
+        assert len({item["name"] for item in made["items"]}) == made["records"] == 40
+        assert {(item["class"], item["reason"], item["why"]) for item in made["items"]} == {
+            ("corrupt", "empty", "corrupt")
+        }
+
+    def test_the_advice_names_options_that_exist(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            plan(CleanOptions())
+        assert "--plan" not in refused.value.detail
+
+    def test_how_long_quarantine_keeps(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for given, kept in ((None, "7d"), ("14d", "14d"), ("ever", None)):
+            options = CleanOptions(store="main", filters=("class=corrupt",), quarantine_for=given, as_json=True)
+            assert plan(options) == 0
+            assert json.loads(capsys.readouterr().out)["quarantine_for"] == kept
 
     def test_a_limit_is_exit_1(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert clean(CleanOptions(policy="limited")) == 1

@@ -54,6 +54,6 @@ def test_an_older_panel_refuses_a_newer_schema(empty: Database, tmp_path: Path) 
 def test_a_damaged_file_is_told_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "tierkeeper.db").write_bytes(bytes(range(256)) * 80)
     damaged = Database(f"sqlite:///{tmp_path / 'tierkeeper.db'}")
-    with pytest.raises(Conflict, match=r"tierkeeper\.db cannot be read .*restore a backup"):
+    with pytest.raises(Conflict, match=r"tierkeeper\.db cannot be used .*restore a backup"):
         upgrade(damaged, tmp_path)
     damaged.dispose()
