@@ -11,6 +11,8 @@ A wrong directory here ends in deleted files of somebody else, so the panel want
 5. Where the servers' models are not known (server down, no engine yet, no server given): taken when `path` is
    `server_path`; where the two differ, `confirm` is needed, since nothing proves that they are one directory.
 6. An empty directory: taken when `path` is `server_path`, else with `confirm` (the first scan after traffic shows it).
+7. Directories that no file adapter makes and no record, or more other files than records, where no record is of a model
+   its servers use: `confirm`, naming what was seen.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ from app.fleet.record_names import comparable, model_of_record
 OWN_FOLDER = ".tierkeeper"
 MAX_ENTRIES = 4000
 MAX_FOLDERS = 64
+_EXAMPLES = 3
+#: Directories that a fresh file system or its snapshots bring along.
+_OF_FILESYSTEMS = frozenset({"lost+found", ".snapshot", ".snapshots", ".zfs"})
 _HASH_FOLDER = re.compile(r"^[0-9a-f]{1,8}$")
 _SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/boot", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/run/systemd")
 
@@ -45,6 +50,10 @@ class Directory:
     records: int
     models: Mapping[str, int]
     truncated: bool
+    #: Directories at the top that no file adapter makes.
+    folders: tuple[str, ...] = ()
+    #: Some files that are not named like records.
+    others: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -58,14 +67,18 @@ def look(path_text: str, temp_dir: str | None = None, *, field: str = "path") ->
         facts = Path(path).stat()
         if not stat.S_ISDIR(facts.st_mode):
             raise InvalidInput.field(field, f"{path_text!r} is not a directory; give the directory of the records")
-        names = list(itertools.islice(_file_names(path, temp_dir), MAX_ENTRIES + 1))
+        strange: list[str] = []
+        names = list(itertools.islice(_file_names(path, temp_dir, strange), MAX_ENTRIES + 1))
     except OSError as error:
         raise _unusable(field, path_text, error) from error
     models: Counter[str] = Counter()
+    others: list[str] = []
     for name in names[:MAX_ENTRIES]:
         model = model_of_record(name)
         if model is not None:
             models[model] += 1
+        elif len(others) < _EXAMPLES:
+            others.append(name)
     return Directory(
         path=path,
         device=facts.st_dev,
@@ -74,6 +87,8 @@ def look(path_text: str, temp_dir: str | None = None, *, field: str = "path") ->
         records=sum(models.values()),
         models=models,
         truncated=len(names) > MAX_ENTRIES,
+        folders=tuple(strange),
+        others=tuple(others),
     )
 
 
@@ -124,7 +139,7 @@ def same_directory(path: str, server_path: str) -> bool:
 def refuse_unproven(
     directory: Directory, *, same: bool, server_path: str, known_models: Collection[str], confirm: bool
 ) -> None:
-    """Rules 2 to 6. Raises InvalidInput naming ``path`` or ``confirm``, with the way out."""
+    """Rules 2 to 7. Raises InvalidInput naming ``path`` or ``confirm``, with the way out."""
     path = directory.path
     if not directory.empty and directory.records == 0:
         raise InvalidInput.field(
@@ -145,6 +160,8 @@ def refuse_unproven(
             else f"check that it is the directory the server calls {server_path!r}"
         )
         raise InvalidInput.field("path", f"the records in {path!r} are of {found}, its servers use {wanted}; {way_out}")
+    if not confirm:
+        _refuse_foreign_ground(directory)
     if same or confirm:
         return
     why = "is empty" if directory.empty else "cannot be compared: no model of its servers is known yet"
@@ -153,6 +170,25 @@ def refuse_unproven(
         f"{path!r} is to be what the servers call {server_path!r}, and it {why}; "
         "if you are sure that they are the same directory, send confirm: true",
     )
+
+
+def _refuse_foreign_ground(directory: Directory) -> None:
+    """Rule 7. Nothing proves that a cache server writes here, and something says that others do."""
+    path = directory.path
+    shown = ", ".join(repr(name) for name in (*directory.folders, *directory.others)[:_EXAMPLES])
+    if directory.records == 0 and directory.folders:
+        raise InvalidInput.field(
+            "confirm",
+            f"{path!r} holds no record but directories that no file adapter makes ({shown}); give the directory that "
+            "the server writes, or, if it is to write beside them, send confirm: true",
+        )
+    foreign = directory.files - directory.records
+    if foreign > directory.records:
+        raise InvalidInput.field(
+            "confirm",
+            f"most files in {path!r} are not named like LMCache records ({foreign} of the {directory.files} looked at, "
+            f"such as {shown}); if its server writes there all the same, send confirm: true",
+        )
 
 
 def check_temp_dir(temp_dir: str) -> str:
@@ -170,8 +206,11 @@ def check_server_path(server_path: str) -> str:
     return os.path.normpath(server_path)
 
 
-def _file_names(path: str, temp_dir: str | None) -> Iterator[str]:
-    """Names of files at the top, in hash folders (two levels) and in the temporary directory."""
+def _file_names(path: str, temp_dir: str | None, strange: list[str]) -> Iterator[str]:
+    """Names of files at the top, in hash folders (two levels) and in the temporary directory.
+
+    `strange` takes in some names of directories that are none of these.
+    """
     with os.scandir(path) as entries:
         folders: list[str] = []
         for entry in entries:
@@ -181,6 +220,8 @@ def _file_names(path: str, temp_dir: str | None) -> Iterator[str]:
                 yield entry.name
             elif _HASH_FOLDER.match(entry.name) or entry.name in (".tmp", temp_dir):
                 folders.append(entry.path)
+            elif entry.name not in _OF_FILESYSTEMS and len(strange) < _EXAMPLES:
+                strange.append(entry.name)
     for folder in folders[:MAX_FOLDERS]:
         yield from _names_below(folder, levels=1)
 

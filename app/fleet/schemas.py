@@ -135,7 +135,6 @@ class ServerView(ApiModel):
     labels: dict[str, str]
     revision: int
     created_at: str
-    notice: str | None = None  # in the answer to POST: something else answers there, and what to enter instead
     version: str | None
     instance_id: str | None = None
     started_at: str | None = None
@@ -222,7 +221,6 @@ class EngineView(ApiModel):
     labels: dict[str, str]
     revision: int
     created_at: str
-    notice: str | None = None  # in the answer to POST: something else answers there, and what to enter instead
     version: str | None
     model_names: list[str]
     model_roots: list[str]
@@ -282,12 +280,11 @@ class EnginePatch(InputModel):
 
 
 class FilesystemView(ApiModel):
-    """The file system below a store, as last seen. Stores with one `device` share its room."""
+    """The file system below a store, as last seen."""
 
     total_bytes: int | None = None
     free_bytes: int | None = None
     inodes_free: int | None = None
-    device: int | None = None
 
 
 class StoreView(ApiModel):

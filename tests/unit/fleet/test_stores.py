@@ -193,6 +193,27 @@ class TestProof:
         assert (field, "is empty" in message) == ("confirm", True)
         assert create(bench, other, server_id=server, server_path="/data/l2", confirm=True).server_path == "/data/l2"
 
+    def test_other_peoples_ground_needs_a_word(self, bench: Bench, tmp_path: Path) -> None:
+        """A directory of homes has no file at its top: nothing says that it is not just empty, but what lies there."""
+        homes = tmp_path / "homes"
+        fill(homes / "olga", "letter.txt")
+        fill(homes / "anna", "photo.jpg")
+        field, message = refused(bench, homes)
+        assert field == "confirm"
+        assert "'olga'" in message and "'anna'" in message
+        assert create(bench, homes, confirm=True).path == str(homes), "the way out it names is one"
+
+    def test_a_few_records_among_many_other_files(self, bench: Bench, tmp_path: Path) -> None:
+        mixed = fill(tmp_path / "mixed", record(), "a.txt", "b.txt")
+        field, message = refused(bench, mixed)
+        assert (field, "2 of the 3" in message) == ("confirm", True)
+        assert create(bench, mixed, confirm=True).path == str(mixed)
+
+    def test_a_fresh_file_system_is_empty(self, bench: Bench, tmp_path: Path) -> None:
+        disk = tmp_path / "disk"
+        (disk / "lost+found").mkdir(parents=True)
+        assert create(bench, disk).path == str(disk)
+
     def test_a_server_that_is_down(self, bench: Bench, tmp_path: Path) -> None:
         """Nothing is known of it: its directory is what the path says, unless another name is given."""
         server = bench.fleet.create_server(ServerCreate(url="http://10.0.0.9:8080"), actor="a").id
