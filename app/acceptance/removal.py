@@ -29,7 +29,9 @@ class Records(Protocol):
 class Cleanup(Protocol):
     """What is needed of the cleanup room."""
 
-    def start_filter_plan(self, store_id: int, body: FilterPlanInput, *, actor: str) -> PlanView: ...
+    def start_filter_plan(
+        self, store_id: int, body: FilterPlanInput, *, actor: str, housekeeping: bool = False
+    ) -> PlanView: ...
 
     def get_plan(self, plan_id: int) -> PlanView: ...
 
@@ -77,7 +79,7 @@ class CleanupRemover:
         if scan.state != "succeeded":
             return Removal(0, 0, None, f"the scan before it ended {scan.state}: {scan.error or 'no reason given'}")
         body = FilterPlanInput(filter={"q": f"@{salt_prefix}"}, removal="delete")
-        plan = self._cleanup.start_filter_plan(store_id, body, actor=actor)
+        plan = self._cleanup.start_filter_plan(store_id, body, actor=actor, housekeeping=True)
         plan = self._until("plan", int(plan.id), lambda: self._cleanup.get_plan(int(plan.id)), cancelled)
         if plan.state != "succeeded":
             return Removal(0, 0, None, f"the plan ended {plan.state}: {plan.error or 'no reason given'}")

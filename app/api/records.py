@@ -19,8 +19,11 @@ from app.records.schemas import (
     EpochsView,
     EpochView,
     GrowthPointView,
+    HoldView,
     RecordDetail,
     RecordView,
+    ReleasedView,
+    ReleaseInput,
     ScanInput,
     ScanView,
     SummaryView,
@@ -170,6 +173,23 @@ def get_growth(
 ) -> list[GrowthPointView]:
     """Bytes by class at the end of each scan, oldest first."""
     return services.records.growth(parse_id("store", store_id), points=points)
+
+
+@router.get("/stores/{store_id}/holds", responses=NOT_FOUND)
+def list_holds(store_id: str, services: ServicesDep, _who: Viewer, paging: PageQuery) -> Page[HoldView]:
+    """Records that no policy takes: put back from quarantine, or read by a canary."""
+    return services.records.list_holds(
+        parse_id("store", store_id), page_size=paging.page_size, page_token=paging.page_token
+    )
+
+
+@router.post("/stores/{store_id}/holds/release", responses=BODY)
+def release_holds(
+    store_id: str, services: ServicesDep, who: Operator, body: ReleaseInput | None = None
+) -> ReleasedView:
+    """Ends the hold of the named records; of all but canaries' without a body. A canary's record is a 409."""
+    names = None if body is None else body.names
+    return ReleasedView(released=services.records.release_holds(parse_id("store", store_id), names, actor=who.actor))
 
 
 @router.get("/stores/{store_id}/epochs", responses=NOT_FOUND)

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import select
 
 from app.cleanup.planning import Serving
-from app.cleanup.ports import CANARY, RESTORED, Batch, Selection, StoreTotals
+from app.cleanup.ports import CANARY, RESTORED, Batch, Gone, Selection, StoreTotals
+from app.cleanup.tables import CleanupRun
 from app.clock import Clock, parse_iso
 from app.database import Database
 from app.errors import Conflict, StoreError, TierkeeperError
@@ -17,12 +18,15 @@ from app.fleet.service import FleetService
 from app.records.bulk import Sorting
 from app.records.facts import FileFact
 from app.records.filters import RecordFilter
+from app.records.holds import of_canary
 from app.records.service import RecordsService
 from app.records.tables import RecordHold, Scan
-from app.scheduling.runner import WorkRunner
-from app.scheduling.work import ACTIVE_STATES, SUCCEEDED
+from app.scheduling.runner import WorkRunner, owner_alive
+from app.scheduling.work import ACTIVE_STATES, RUNNING, SUCCEEDED
 
 _WAIT_SECONDS = 0.1
+#: How long a scan under way is waited for at most, in turns of that.
+_SCAN_TURNS = 1200
 
 
 class RecordsInventory:
@@ -80,13 +84,13 @@ class RecordsInventory:
 
     def held(self, store_id: int) -> Mapping[bytes, str]:
         """Names on hold: canaries by the reason they were held for, all others as restored."""
-        names = self._records.held_names(store_id)
+        names = self._records.holds.names(store_id)
         if not names:
             return {}
         query = select(RecordHold.name, RecordHold.reason).where(RecordHold.store_id == store_id)
         with self._db.read() as session:
             reasons = {bytes(name): str(reason) for name, reason in session.execute(query)}
-        return {n: CANARY if reasons.get(n, "").lower().startswith("canar") else RESTORED for n in names}
+        return {n: CANARY if of_canary(reasons.get(n, "")) else RESTORED for n in names}
 
     def refresh(self, store_id: int, check_cancel: Callable[[], None]) -> None:
         """Scans in this thread, or waits for the scan that is under way."""
@@ -117,14 +121,21 @@ class RecordsInventory:
         RecordFilter.from_query(filters, prefix="filter.")
         return dict(filters)
 
-    def removed(self, store_id: int, records: Sequence[tuple[bytes, int | None]], run_id: int) -> None:
-        """These left the store through us."""
-        known = [ident for _, ident in records if ident is not None]
-        if known:
-            self._records.rows_removed(store_id, known)
-        others = [name for name, ident in records if ident is None]
-        if others:
-            self._records.records_removed(store_id, others)
+    def removed(self, store_id: int, records: Sequence[Gone], run_id: int) -> None:
+        """These left the store through us. A scan under way is waited for: it may have listed them before they went."""
+        with self._db.read() as session:
+            since = session.scalar(select(CleanupRun.started_at).where(CleanupRun.id == run_id))
+        for _ in range(_SCAN_TURNS):
+            if not self._scan_under_way(store_id):
+                break
+            self._wait(_WAIT_SECONDS)
+        self._records.removed_by_run(store_id, records, since=since or 0.0)
+
+    def _scan_under_way(self, store_id: int) -> bool:
+        query = select(Scan.owner).where(Scan.store_id == store_id, Scan.state == RUNNING)
+        with self._db.read() as session:
+            owners = session.scalars(query).all()
+        return any(owner == self._runner.owner or owner_alive(owner) for owner in owners)
 
     def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:
         """These are back, and held."""

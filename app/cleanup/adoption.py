@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 
 from app.audit.service import AuditService
 from app.cleanup.chunks import ChunkWriter, read_chunk
@@ -61,6 +61,14 @@ def adopt(
             plan = session.get(Plan, plan_id)
             if plan is not None:
                 plan.records, plan.bytes = tally.removed_records, tally.removed_bytes
+            session.execute(
+                update(CleanupRun)
+                .where(CleanupRun.id == run_id)
+                .values(
+                    planned_records=tally.removed_records - tally.added_records,
+                    planned_bytes=tally.removed_bytes - tally.added_bytes,
+                )
+            )
     return run_id
 
 

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from app.cleanup.items import ItemRow
 from app.cleanup.plan import Group
+from app.cleanup.ports import Gone
 from app.cleanup.tables import PlanChunk, PlanChunkState
 from app.database import Database, upsert
 
@@ -285,10 +286,25 @@ def _state(session: Session, plan_id: int, first_seq: int) -> Any | None:
     return session.execute(select(_STATE).where(_STATE.c.plan_id == plan_id, _STATE.c.first_seq == first_seq)).first()
 
 
-def names_in_state(db: Database, plan_id: int, states: Collection[str]) -> Iterator[list[tuple[bytes, int | None]]]:
-    """(name, record id) of the records in some states, chunk by chunk; takes apart no more than that."""
+def added_to(db: Database, plan_id: int) -> tuple[int, int]:
+    """(records, bytes) that a run added to its plan itself. Reads no chunk of the plan's own."""
+    records = size = 0
+    for chunk in read_chunks(db, plan_id, above_first_round=True):
+        records += len(chunk.rows)
+        size += sum(row.size for row in chunk.rows)
+    return records, size
+
+
+def names_in_state(
+    db: Database, plan_id: int, states: Collection[str], *, from_seq: int = 1
+) -> Iterator[tuple[list[Gone], int]]:
+    """The records in some states, chunk by chunk from `from_seq` on, each with the first number after it.
+
+    Takes apart no more of a chunk than that.
+    """
     codes = frozenset(_CODE[state] for state in states)
-    for first_seq in [first for first, _, tally in _outline(db, plan_id) if any(entry[1] in codes for entry in tally)]:
+    outline = [(first, tally) for first, _, tally in _outline(db, plan_id) if first >= from_seq]
+    for first_seq in [first for first, tally in outline if any(entry[1] in codes for entry in tally)]:
         with db.read() as session:
             row = session.execute(
                 select(_CHUNK.c.records, _CHUNK.c.names, _CHUNK.c.facts, _STATE.c.states)
@@ -297,14 +313,12 @@ def names_in_state(db: Database, plan_id: int, states: Collection[str]) -> Itera
             ).first()
         if row is None:
             continue
-        idents = array("q")
+        sizes, idents = array("q"), array("q")
+        sizes.frombytes(row.facts[: 8 * row.records])
         idents.frombytes(row.facts[(_COLUMNS - 1) * 8 * row.records :])
-        names = row.names.split(b"\0")
-        yield [
-            (name, None if ident < 0 else ident)
-            for name, ident, code in zip(names, _little(idents), row.states, strict=True)
-            if code in codes
-        ]
+        every = zip(row.names.split(b"\0"), _little(sizes), _little(idents), row.states, strict=True)
+        found = [(name, size, None if ident < 0 else ident) for name, size, ident, code in every if code in codes]
+        yield found, first_seq + row.records
 
 
 def _outline(db: Database, plan_id: int) -> list[tuple[int, list[list[str | None]], list[list[int]]]]:

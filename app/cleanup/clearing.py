@@ -43,7 +43,10 @@ class ClearingResult:
 
 
 class Clearing:
-    """One run's way through the tiers. `items_of(run ids)` gives the dirty items of runs."""
+    """One run's way through the tiers.
+
+    `items_of(run ids)` gives the dirty items of runs; `tell` lets the inventory know what is gone, before a scan.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Clearing:
         *,
         items_of: Callable[[Sequence[int]], DirtyItems],
         check_cancel: Callable[[], None],
+        tell: Callable[[], None],
     ) -> None:
         self._deps = deps
         self._passes = passes
@@ -63,6 +67,7 @@ class Clearing:
         self._steps = steps
         self._items_of = items_of
         self._check_cancel = check_cancel
+        self._tell = tell
         self._run_id = deps.journal.run_id
         self._round = 1
         self._served: Served | None = None
@@ -174,6 +179,7 @@ class Clearing:
         deps = self._deps
         if deps.spec.item("derived") is None:
             return 0
+        self._tell()
         deps.inventory.refresh(deps.store_id, self._check_cancel)
         spec = replace(deps.spec, select=(Select("derived"),), limits=Limits())
         facts = StoreFacts(0, 0, device=deps.root.device)
@@ -191,7 +197,7 @@ class Clearing:
         if not groups:
             return 0
         self._round += 1
-        self._deps.journal.append(groups, self._round)
+        self._deps.journal.append(groups, self._round, self._deps.tally)
         return self._passes.go(self._round)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import select, update
 
 from app.audit.service import AuditService
-from app.cleanup.chunks import count_chunks
 from app.cleanup.clearing import Clearing, ClearingResult
 from app.cleanup.dirty import DirtyItems
 from app.cleanup.disk import StoreRoot, keep_reserve, release_reserve
@@ -82,6 +81,7 @@ class RunExecutor:
 
     def _execute(self, context: WorkContext, run: CleanupRun) -> None:
         plan = self._plan_of(context, run)
+        self._save(run.id, planned_records=plan.records, planned_bytes=plan.bytes)
         store = self._fleet.store_target(run.store_id)
         spec = spec_of(plan.body)
         tally = RunTally()
@@ -104,7 +104,7 @@ class RunExecutor:
                 deps = self._deps(context, run, plan, spec, root, lock, tally)
                 passes = RemovalPass(deps)
                 try:
-                    cleared = self._remove(context, store, deps, passes, steps)
+                    cleared = self._remove(context, store, deps, passes, steps, plan.records)
                 finally:
                     keep_reserve(root)
                     after = root.free_bytes()
@@ -114,7 +114,7 @@ class RunExecutor:
         self._finish(run, plan, tally, cleared, before, after)
 
     def _remove(
-        self, context: WorkContext, store: StoreTarget, deps: PassDeps, passes: RemovalPass, steps: Steps
+        self, context: WorkContext, store: StoreTarget, deps: PassDeps, passes: RemovalPass, steps: Steps, planned: int
     ) -> ClearingResult:
         """Both passes over L2 with L1 and L0 between them."""
 
@@ -133,11 +133,12 @@ class RunExecutor:
             steps,
             items_of=self._dirty_items,
             check_cancel=context.check_cancel,
+            tell=lambda: tell_removed(self._db, self._inventory, deps.journal.run_id),
         )
         clearing.announce()
         gone = passes.go(1)
         size = human_size(deps.tally.removed_bytes)
-        steps.add("l2", "done", f"{gone} of {self._planned(deps)} planned records left the directory ({size})")
+        steps.add("l2", "done", f"{gone} of {planned} planned records left the directory ({size})")
         return clearing.go()
 
     def _plan_of(self, context: WorkContext, run: CleanupRun) -> Plan:
@@ -238,10 +239,6 @@ class RunExecutor:
             ).all()
         return DirtyItems(self._db, [p for p in plan_ids if p is not None])
 
-    def _planned(self, deps: PassDeps) -> int:
-        with self._db.read() as session:
-            return session.scalar(select(Plan.records).where(Plan.id == deps.journal.plan_id)) or 0
-
     def _finish(
         self,
         run: CleanupRun,
@@ -251,12 +248,11 @@ class RunExecutor:
         before: int | None,
         after: int | None,
     ) -> None:
-        deleted = sum(c.bytes for c in count_chunks(self._db, plan.id) if c.state == "deleted")
         verdict, notes = verdict_of(
             Ended(
                 planned=plan.records,
                 removed=tally.removed_records,
-                deleted_bytes=deleted,
+                deleted_bytes=tally.deleted_bytes,
                 failed=tally.failed_total,
                 skipped=tally.skipped,
                 limited=plan.limited,

@@ -15,11 +15,11 @@ from typing import Any, cast
 import structlog
 from sqlalchemy import Table, func, insert, select, update
 
-from app.cleanup.chunks import Chunk, ChunkWriter, count_chunks, names_in_state, read_chunk, read_chunks
+from app.cleanup.chunks import Chunk, ChunkWriter, added_to, count_chunks, names_in_state, read_chunk, read_chunks
 from app.cleanup.disk import StoreRoot
 from app.cleanup.items import ItemRow
 from app.cleanup.plan import Group, reason_key
-from app.cleanup.ports import Inventory
+from app.cleanup.ports import SIZE, Inventory
 from app.cleanup.removal import LEFT_BEHIND, Outcome, look, restore, same_file, settle, sync_directory
 from app.cleanup.tables import CleanupIntent, CleanupRun, PlanChunk
 from app.clock import Clock
@@ -42,6 +42,9 @@ class RunTally:
 
     removed_records: int = 0
     removed_bytes: int = 0
+    deleted_bytes: int = 0
+    added_records: int = 0
+    added_bytes: int = 0
     waiting_records: int = 0
     waiting_bytes: int = 0
     by_reason: dict[str, list[int]] = field(default_factory=dict)
@@ -54,6 +57,8 @@ class RunTally:
         state = outcome.state
         if state in REMOVED:
             self.add_removed(reason_key(item.why, item.cls, item.reason), 1, item.size)
+            if state == "deleted":
+                self.deleted_bytes += item.size
         elif is_failure(state, outcome.errno):
             self.failed_total += 1
             self.note_failure(item, outcome.errno, outcome.detail)
@@ -81,6 +86,13 @@ class RunTally:
             if state in WAITING:
                 self.waiting_records += len(sizes)
                 self.waiting_bytes += size
+            else:
+                self.deleted_bytes += size
+
+    def add_found(self, groups: Sequence[Group]) -> None:
+        """Records that the run found by itself and goes over, too."""
+        self.added_records += sum(len(group.rows) for group in groups)
+        self.added_bytes += sum(row[SIZE] for group in groups for row in group.rows)
 
     def add_removed(self, reason: str, records: int, size: int) -> None:
         self.removed_records += records
@@ -98,6 +110,9 @@ class RunTally:
         return {
             "removed_records": self.removed_records,
             "removed_bytes": self.removed_bytes,
+            "deleted_bytes": self.deleted_bytes,
+            "added_records": self.added_records,
+            "added_bytes": self.added_bytes,
             "waiting_records": self.waiting_records,
             "waiting_bytes": self.waiting_bytes,
             "by_reason": {k: list(v) for k, v in self.by_reason.items()},
@@ -151,21 +166,19 @@ class Journal:
             session.flush()
             self._open = (row.id, chunk)
 
-    def append(self, groups: Sequence[Group], round_no: int) -> None:
-        """Adds records that a run found by itself (second pass)."""
+    def append(self, groups: Sequence[Group], round_no: int, tally: RunTally) -> None:
+        """Adds records that a run found by itself (second pass), and counts them with the run."""
         with self._db.read() as session:
             last = session.scalar(
                 select(func.max(_CHUNK.c.first_seq + _CHUNK.c.records)).where(_CHUNK.c.plan_id == self.plan_id)
             )
         writer = ChunkWriter(self.plan_id, first_seq=last or 1, round_no=round_no)
-        for group in groups:
-            self._insert(list(writer.add(group)))
-        self._insert(list(writer.rest()))
-
-    def _insert(self, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            with self._db.write() as session:
-                session.execute(insert(_CHUNK), rows)
+        rows = [row for group in groups for row in writer.add(group)]
+        rows.extend(writer.rest())
+        tally.add_found(groups)
+        with self._db.write() as session:
+            session.execute(insert(_CHUNK), rows)
+            session.execute(update(CleanupRun).where(CleanupRun.id == self.run_id).values(**tally.values()))
 
     def failed_files(self) -> frozenset[tuple[bytes, int]]:
         """(name, inode) of records that could not be removed: trying again in the same run would fail again."""
@@ -240,9 +253,12 @@ def recount(db: Database, run_id: int, plan_id: int) -> RunTally:
     tally = RunTally()
     gone, gone_bytes = Counter[str](), Counter[str]()
     unclear = False
+    tally.added_records, tally.added_bytes = added_to(db, plan_id)
     for counted in count_chunks(db, plan_id):
         state, records, size = counted.state, counted.records, counted.bytes
         cls, reason, why, _ = counted.kind
+        if state == "deleted":
+            tally.deleted_bytes += size
         # What was restored or purged later was removed by the run all the same.
         if state in REMOVED or state in ("restored", "purged"):
             tally.add_removed(reason_key(why, cls, reason), records, size)
@@ -284,16 +300,22 @@ def _count_failures(db: Database, plan_id: int, tally: RunTally) -> None:
 
 
 def tell_removed(db: Database, inventory: Inventory, run_id: int) -> None:
-    """What left the directory by a run leaves the inventory, in parts. Never raises: a scan would find out, too."""
+    """What left the directory by a run leaves the inventory, in parts, each once, however often this is called.
+
+    Before every scan of the run's own, and at its end: a scan must not take for vanished what the run removed. Never
+    raises: a scan would find out, too. No chunk may be under way.
+    """
     with db.read() as session:
-        plan_id, store_id = session.execute(
-            select(CleanupRun.plan_id, CleanupRun.store_id).where(CleanupRun.id == run_id)
+        plan_id, store_id, told_before = session.execute(
+            select(CleanupRun.plan_id, CleanupRun.store_id, CleanupRun.told_before).where(CleanupRun.id == run_id)
         ).one()
     if plan_id is None:
         return
-    for records in names_in_state(db, plan_id, REMOVED):
+    for records, up_to in names_in_state(db, plan_id, REMOVED, from_seq=told_before):
         try:
             inventory.removed(store_id, records, run_id)
         except TierkeeperError as error:
             log.warning("cleanup.inventory_not_told", run=run_id, why=error.detail)
             return
+        with db.write() as session:
+            session.execute(update(CleanupRun).where(CleanupRun.id == run_id).values(told_before=up_to))

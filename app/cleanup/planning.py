@@ -17,7 +17,8 @@ from app.cleanup.chunks import CHUNK, ChunkWriter
 from app.cleanup.disk import StoreRoot
 from app.cleanup.goals import Need
 from app.cleanup.plan import Planner, StoreFacts, Summary
-from app.cleanup.policy import PolicySpec, parse_filter_spec, parse_spec
+from app.cleanup.policy import PolicySpec
+from app.cleanup.policy_parsing import parse_filter_spec, parse_spec
 from app.cleanup.ports import Inventory
 from app.cleanup.quarantine import quarantined_bytes
 from app.cleanup.tables import CleanupRun, Plan, PlanChunk

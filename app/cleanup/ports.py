@@ -26,6 +26,10 @@ ATIME: Final = 4
 INODE: Final = 5
 
 
+#: (name, size in bytes, record id where known) of a record that left the store.
+Gone = tuple[bytes, int, int | None]
+
+
 class Batch(NamedTuple):
     """Records of one class, reason and model on one device, in the order asked for."""
 
@@ -88,8 +92,8 @@ class Inventory(Protocol):
         """The filter in its normal form. Raises InvalidInput naming the field."""
         ...
 
-    def removed(self, store_id: int, records: Sequence[tuple[bytes, int | None]], run_id: int) -> None:
-        """These (name, record id where known) left the store through us, not by an adapter's own eviction."""
+    def removed(self, store_id: int, records: Sequence[Gone], run_id: int) -> None:
+        """These left the store through us, not by an adapter's own eviction."""
         ...
 
     def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:

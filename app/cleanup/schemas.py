@@ -12,6 +12,12 @@ from pydantic import Field
 from app.scheduling.schemas import ApiModel, InputModel, WorkView
 
 Removal = Literal["quarantine", "delete"]
+#: `housekeeping`: a test (acceptance, benchmark) takes its own records away.
+Origin = Literal["policy", "filter", "housekeeping", "quarantine"]
+Trigger = Literal["hand", "schedule", "layout_change", "housekeeping"]
+#: How long what a filter plan removes waits in quarantine, unless something else is said.
+DEFAULT_QUARANTINE = "7d"
+
 Verdict = Literal["succeeded", "nothing_to_do", "insufficient", "stopped_at_limit", "failed"]
 
 _SELECT_EXAMPLES = [
@@ -126,11 +132,14 @@ class PresetView(ApiModel):
 
 
 class FilterPlanInput(InputModel):
-    """POST /stores/{id}/plans. `filter` takes the query parameters of the records list (class, reason, model, …)."""
+    """POST /stores/{id}/plans. `filter` takes the query parameters of the records list (class, reason, model, …).
+
+    `quarantine_for`: how long what goes into quarantine stays restorable; null keeps it until somebody purges it.
+    """
 
     filter: dict[str, Any]
     removal: Removal = "quarantine"
-    quarantine_for: str | None = Field(None, max_length=20)
+    quarantine_for: str | None = Field(DEFAULT_QUARANTINE, max_length=20)
     protect: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
 
@@ -167,7 +176,8 @@ class PlanView(WorkView):
     store_name: str
     policy_id: str | None
     policy_name: str | None
-    origin: Literal["policy", "filter", "quarantine"]
+    origin: Origin
+    quarantine_for: str | None
     filter: dict[str, Any] | None
     removal: Removal
     records: int
@@ -244,19 +254,25 @@ class HitRateAround(ApiModel):
 
 
 class RunView(WorkView):
-    """One execution of a plan. `removed` is what left the directory; `notes` say why the verdict and the way out."""
+    """One execution of a plan. `removed` is what left the directory; `notes` say why the verdict and the way out.
+
+    Always: planned + added = removed + skipped + failed_total + not_reached, in records. `added` is what came back, or
+    was found to be derived, while the run went on; `not_reached` what it has not come to yet, or was stopped before.
+    """
 
     store_id: str
     store_name: str
     policy_id: str | None
     policy_name: str | None
     plan_id: str | None
-    trigger: Literal["hand", "schedule", "layout_change"]
+    trigger: Trigger
     verdict: Verdict | None
     notes: list[str]
     steps: list[StepView]
     planned: Count
+    added: Count
     removed: Count
+    not_reached: int
     by_reason: dict[str, Count]
     skipped: dict[str, int]
     failed: list[FailedItem]
@@ -264,6 +280,9 @@ class RunView(WorkView):
     free_bytes_before: int | None
     free_bytes_after: int | None
     freed_bytes_measured: int | None
+    # What the run itself deleted, and what that says of the measured difference.
+    deleted_bytes: int
+    freed_note: str | None
     quarantine_folder: str
     in_quarantine: Count
     restored_records: int

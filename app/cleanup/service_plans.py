@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.cleanup.execution import policy_body
 from app.cleanup.planning import PlanMaker
-from app.cleanup.policy import parse_filter_spec
+from app.cleanup.policy_parsing import parse_filter_spec
 from app.cleanup.schemas import FilterPlanInput, ItemView, PlanView
 from app.cleanup.service_base import ServiceBase
 from app.cleanup.tables import CleanupRun, Plan, Policy
@@ -45,8 +45,13 @@ class PlanMethods(ServiceBase):
         self._runner.submit("plan", row.id)
         return self.get_plan(row.id)
 
-    def start_filter_plan(self, store_id: int, body: FilterPlanInput, *, actor: str) -> PlanView:
-        """Queues a plan of all records of a store that match a filter. Raises NotFound, InvalidInput."""
+    def start_filter_plan(
+        self, store_id: int, body: FilterPlanInput, *, actor: str, housekeeping: bool = False
+    ) -> PlanView:
+        """Queues a plan of all records of a store that match a filter. Raises NotFound, InvalidInput.
+
+        `housekeeping`: a test takes its own records away; no person cleans.
+        """
         wanted = {name: value for name, value in body.filter.items() if value is not None}
         if not wanted:
             raise InvalidInput.field(
@@ -66,7 +71,7 @@ class PlanMethods(ServiceBase):
             self._require_store(session, store_id)
             row = Plan(
                 store_id=store_id,
-                origin="filter",
+                origin="housekeeping" if housekeeping else "filter",
                 body=stored,
                 removal=body.removal,
                 quarantine_for=body.quarantine_for,

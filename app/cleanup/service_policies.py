@@ -15,7 +15,8 @@ from app.cleanup import presets
 from app.cleanup.advice import check_use_is_visible
 from app.cleanup.disk import StoreRoot
 from app.cleanup.execution import policy_body
-from app.cleanup.policy import LAYOUT_CHANGE, PolicySpec, cron_of, in_blackout, parse_spec
+from app.cleanup.policy import LAYOUT_CHANGE, PolicySpec, cron_of, in_blackout
+from app.cleanup.policy_parsing import parse_spec
 from app.cleanup.schemas import PolicyInput, PolicyPatch, PolicyView, PresetView
 from app.cleanup.service_base import ServiceBase
 from app.cleanup.tables import CleanupRun, Policy

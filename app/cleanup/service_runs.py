@@ -57,7 +57,7 @@ class RunMethods(ServiceBase):
                 policy_id=plan.policy_id,
                 policy_name=plan.policy_name,
                 plan_id=plan_id,
-                trigger="hand",
+                trigger="housekeeping" if plan.origin == "housekeeping" else "hand",
             )
         self._runner.submit("cleanup", row.id)
         return self.get_run(row.id)

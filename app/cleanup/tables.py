@@ -42,7 +42,7 @@ class Plan(WorkColumns, Base):
         ForeignKey("policy.id", ondelete="SET NULL"), default=None, index=True
     )
     policy_name: Mapped[str | None] = mapped_column(default=None)
-    origin: Mapped[str]  # policy | filter | quarantine (adopted from a manifest)
+    origin: Mapped[str]  # policy | filter | housekeeping (own records of a test) | quarantine (adopted from a manifest)
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
     removal: Mapped[str]
     quarantine_for: Mapped[str | None] = mapped_column(default=None)
@@ -111,19 +111,27 @@ class CleanupRun(WorkColumns, Base):
     )
     policy_name: Mapped[str | None] = mapped_column(default=None)
     plan_id: Mapped[int | None] = mapped_column(ForeignKey("plan.id", ondelete="SET NULL"), default=None, index=True)
-    trigger: Mapped[str] = mapped_column(default="hand")  # hand | schedule | layout_change
+    trigger: Mapped[str] = mapped_column(default="hand")  # hand | schedule | layout_change | housekeeping
     folder: Mapped[str] = mapped_column(unique=True)
     verdict: Mapped[str | None] = mapped_column(default=None)
     notes: Mapped[list[str]] = mapped_column(JSON, default=list)  # why the verdict, and the way out
     steps: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)
+    # What the plan held, kept when the plan is forgotten, and what the run found and added itself (round 2 and later).
+    planned_records: Mapped[int] = mapped_column(default=0)
+    planned_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    added_records: Mapped[int] = mapped_column(default=0)
+    added_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     removed_records: Mapped[int] = mapped_column(default=0)
     removed_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    deleted_bytes: Mapped[int] = mapped_column(BigInteger, default=0)  # of what was removed, without quarantine
     by_reason: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # of what was removed
     skipped: Mapped[dict[str, int]] = mapped_column(JSON, default=dict)
     failed: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)  # the first hundred
     failed_total: Mapped[int] = mapped_column(default=0)
     free_bytes_before: Mapped[int | None] = mapped_column(BigInteger, default=None)
     free_bytes_after: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    # The inventory knows of every record removed with a number below this one.
+    told_before: Mapped[int] = mapped_column(default=1)
     # What waits in quarantine now, and what left it.
     waiting_records: Mapped[int] = mapped_column(default=0)
     waiting_bytes: Mapped[int] = mapped_column(BigInteger, default=0)

@@ -9,6 +9,7 @@ from app.cleanup.chunks import Chunk
 from app.cleanup.items import ItemRow
 from app.cleanup.policy import PolicySpec, cron_of
 from app.cleanup.presets import describe
+from app.cleanup.quantities import human_size
 from app.cleanup.schemas import (
     BlackoutView,
     Count,
@@ -18,6 +19,7 @@ from app.cleanup.schemas import (
     ItemView,
     LeavesView,
     LimitsView,
+    Origin,
     PlanView,
     PolicyView,
     ProtectView,
@@ -27,6 +29,7 @@ from app.cleanup.schemas import (
     RunBrief,
     RunView,
     StepView,
+    Trigger,
     Verdict,
 )
 from app.cleanup.selection import item_id
@@ -113,7 +116,8 @@ def plan_view(row: Plan, *, store_name: str, run_id: int | None, now: float) -> 
         store_name=store_name,
         policy_id=None if row.policy_id is None else str(row.policy_id),
         policy_name=row.policy_name,
-        origin=cast(Literal["policy", "filter", "quarantine"], row.origin),
+        origin=cast(Origin, row.origin),
+        quarantine_for=row.quarantine_for,
         filter=row.body.get("filter"),
         removal=cast(Removal, row.removal),
         records=row.records,
@@ -179,7 +183,13 @@ def item_view(chunk: Chunk, row: ItemRow) -> ItemView:
 
 def run_view(row: CleanupRun, *, store_name: str, plan: Plan | None) -> RunView:
     """A run with what it planned, did and left."""
-    measured = row.free_bytes_before is not None and row.free_bytes_after is not None
+    measured = None
+    if row.free_bytes_before is not None and row.free_bytes_after is not None:
+        measured = row.free_bytes_after - row.free_bytes_before
+    planned = Count(records=row.planned_records, bytes=row.planned_bytes)
+    if row.started_at is None and plan is not None:
+        planned = Count(records=plan.records, bytes=plan.bytes)
+    done = row.removed_records + sum(row.skipped.values()) + row.failed_total
     return RunView(
         **work_fields(row),
         store_id=str(row.store_id),
@@ -187,25 +197,46 @@ def run_view(row: CleanupRun, *, store_name: str, plan: Plan | None) -> RunView:
         policy_id=None if row.policy_id is None else str(row.policy_id),
         policy_name=row.policy_name,
         plan_id=None if row.plan_id is None else str(row.plan_id),
-        trigger=cast(Literal["hand", "schedule", "layout_change"], row.trigger),
+        trigger=cast(Trigger, row.trigger),
         verdict=cast(Verdict | None, row.verdict),
         notes=row.notes,
         steps=[StepView(**{**step, "at": iso(step["at"])}) for step in row.steps],
-        planned=Count(records=plan.records, bytes=plan.bytes) if plan else Count(records=0, bytes=0),
+        planned=planned,
+        added=Count(records=row.added_records, bytes=row.added_bytes),
         removed=Count(records=row.removed_records, bytes=row.removed_bytes),
+        not_reached=max(planned.records + row.added_records - done, 0),
         by_reason=counts(row.by_reason),
         skipped=row.skipped,
         failed=[FailedItem(**item) for item in row.failed],
         failed_total=row.failed_total,
         free_bytes_before=row.free_bytes_before,
         free_bytes_after=row.free_bytes_after,
-        freed_bytes_measured=(row.free_bytes_after or 0) - (row.free_bytes_before or 0) if measured else None,
+        freed_bytes_measured=measured,
+        deleted_bytes=row.deleted_bytes,
+        freed_note=None if measured is None else freed_note(measured, row.deleted_bytes),
         quarantine_folder=f".tierkeeper/quarantine/{row.folder}",
         in_quarantine=Count(records=row.waiting_records, bytes=row.waiting_bytes),
         restored_records=row.restored_records,
         purged=Count(records=row.purged_records, bytes=row.purged_bytes),
         purge_after=iso(row.purge_after) if row.waiting_records or row.state not in TERMINAL_STATES else None,
     )
+
+
+#: A difference of free space this small needs no explanation (bytes).
+_NOISE = 2**20
+
+
+def freed_note(measured: int, deleted: int) -> str:
+    """What the measured difference of free space says, beside what the run deleted. Bytes.
+
+    The file system is others', too: whatever they wrote or deleted meanwhile is in the difference.
+    """
+    own = f"the run deleted {human_size(deleted)}" if deleted else "the run deleted nothing (quarantine frees nothing)"
+    gap = measured - deleted
+    if abs(gap) <= max(_NOISE, deleted // 20):
+        return own
+    others = f"others {'freed' if gap > 0 else 'wrote'} about {human_size(abs(gap))} meanwhile"
+    return f"{own}; {others}, so the difference says little of the run"
 
 
 def job_view(row: QuarantineJob, *, store_id: int) -> QuarantineJobView:

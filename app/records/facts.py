@@ -7,8 +7,6 @@ import stat
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.lmcache.object_keys import ObjectKey
-
 RECORD_CLASSES = ("current", "incompatible", "corrupt", "unreachable", "temporary", "unverified")
 CLASSES = (*RECORD_CLASSES, "foreign")
 REASONS: dict[str, tuple[str, ...]] = {
@@ -76,17 +74,6 @@ class Judgement:
     cls: str
     reason: str | None = None
     epoch: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedRecord:
-    """One record of the inventory with the facts of the last scan (RULES.md R1), frozen for a plan."""
-
-    id: int
-    fact: FileFact
-    key: ObjectKey | None
-    cls: str
-    reason: str | None
 
 
 def display_name(name: bytes) -> str:

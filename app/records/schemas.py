@@ -89,6 +89,28 @@ class RecordView(ApiModel):
     held: bool = False
 
 
+class HoldView(ApiModel):
+    """A record that no policy takes: somebody put it back, or (`canary`) an acceptance canary reads it."""
+
+    name: str
+    reason: str
+    canary: bool
+    held_by: str
+    held_at: str
+
+
+class ReleaseInput(InputModel):
+    """POST /stores/{id}/holds/release: these names; all but canaries' without a body."""
+
+    names: list[str] | None = Field(None, min_length=1, max_length=100_000)
+
+
+class ReleasedView(ApiModel):
+    """How many holds ended."""
+
+    released: int
+
+
 class CandidateView(ApiModel):
     """One layout that may have written a record, and how it compares with the live one."""
 

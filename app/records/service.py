@@ -6,12 +6,9 @@ and growth. No session is open while a directory is walked.
 
 from __future__ import annotations
 
-import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 
-from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
@@ -23,17 +20,17 @@ from app.fleet.targets import StoreTarget
 from app.lmcache.object_keys import encode_model, parse_name
 from app.paging import decode_cursor, encode_cursor
 from app.records import epochs as epoch_rows
-from app.records.bulk import BulkBatch, Sorting, batches, remove_rows
-from app.records.changes import add_facts, remove_names
+from app.records.bulk import BulkBatch, Sorting, batches
+from app.records.changes import add_facts
 from app.records.classify import classify_many
 from app.records.current import CurrentInventories
 from app.records.detail import record_detail
-from app.records.facts import FileFact, Judgement, SelectedRecord
+from app.records.facts import FileFact, Judgement
 from app.records.filters import Order, RecordFilter
-from app.records.inventory_file import HARD_LINKS, Inventory, remove_inventory
+from app.records.holds import Holds
+from app.records.inventory_file import Inventory, remove_inventory
 from app.records.judging import judge_inventory
 from app.records.knowledge import KnowledgeSource
-from app.records.query import RecordRow
 from app.records.scan_work import alignments, inventory_lock
 from app.records.scans import ScanDesk
 from app.records.schemas import (
@@ -41,21 +38,21 @@ from app.records.schemas import (
     EpochsView,
     EpochView,
     GrowthPointView,
+    HoldView,
     RecordDetail,
     RecordView,
     ScanView,
     SummaryView,
 )
 from app.records.store_summary import growth_points, store_summary
-from app.records.tables import ClearedEpisode, LayoutEpoch, RecordHold, RemovedByRuns
+from app.records.tables import ClearedEpisode, LayoutEpoch
+from app.records.taken import Taken, take_out
 from app.records.timeline import NS
-from app.records.views import record_id, record_view, split_record_id
+from app.records.views import record_view, split_record_id
 from app.scheduling.runner import WorkRunner
 from app.settings import Settings
 from app.shapes import Page
 from app.telemetry.service import TelemetryService
-
-_HOLD_BATCH = 500
 
 
 class RecordsService:
@@ -93,6 +90,8 @@ class RecordsService:
             poll_seconds=settings.poll_seconds,
             rest=rest,
         )
+        #: What no policy takes.
+        self.holds = Holds(db=db, clock=clock, audit=audit)
         fleet.on_forget(self._forget)
 
     # scans
@@ -188,7 +187,7 @@ class RecordsService:
         if inventory is None:
             return
         ids, names = self._current.epoch_ids(store.id), self._current.known_names(store.id)
-        held = frozenset(name.decode("utf-8", "surrogateescape") for name in self.held_names(store.id))
+        held = frozenset(name.decode("utf-8", "surrogateescape") for name in self.holds.names(store.id))
         with inventory:
             for row in self._current.reader(store.id, inventory).stream(where):
                 yield record_view(store.id, row, ids, names, held)
@@ -275,32 +274,13 @@ class RecordsService:
 
     # for cleanup
 
-    def select_records(self, store_id: int, where: RecordFilter, *, lru: bool = False) -> Iterator[SelectedRecord]:
-        """Matching records with the facts of the last scan, judged by the layouts known now. Never foreign files.
-
-        `lru`: least recently used first (by the later of last access and last write), else by inventory.
-        Streams; memory stays flat at a million records. Raises NotFound.
-        """
-        store = self._fleet.store_target(store_id)
-        return self._select(store, where, lru=lru)
-
-    def _select(self, store: StoreTarget, where: RecordFilter, *, lru: bool) -> Iterator[SelectedRecord]:
-        inventory = self._current.judged(store)
-        if inventory is None:
-            return
-        names = self._current.known_names(store.id)
-        with inventory:
-            device = int(inventory.meta().get("device") or 0)
-            reader = self._current.reader(store.id, inventory)
-            for row in reader.stream(where, "accessed_at" if lru else None):
-                yield _selected(store.id, row, device, names)
-
     def select_batches(
         self, store_id: int, where: RecordFilter, *, oldest_first: Sorting | None = None
     ) -> Iterator[BulkBatch]:
-        """As `select_records`, in batches of plain rows: what a plan over a whole store reads. Raises NotFound.
+        """Matching records with the facts of the last scan, judged by the layouts known now. Never foreign files.
 
-        `oldest_first`: by last use or by last write, across all classes.
+        In batches of plain rows: what a plan over a whole store reads; memory stays flat. `oldest_first`: by last use
+        or by last write, across all classes. Raises NotFound.
         """
         return self._batches(self._fleet.store_target(store_id), where, oldest_first)
 
@@ -330,43 +310,24 @@ class RecordsService:
                 context = self._current.with_sizes(inventory, context)
         return classify_many(((fact, parse_name(fact.name, known.temp_dirs)) for fact in facts), context)
 
-    def records_removed(self, store_id: int, names: Iterable[bytes]) -> None:
-        """Cleanup says: these left the directory by a run of ours. They leave the inventory and are not "vanished"."""
+    def removed_by_run(self, store_id: int, taken: Sequence[Taken], *, since: float) -> None:
+        """Cleanup says: a run that began at `since` took these out (ids as `select_batches` gave them, where known).
+
+        They leave the inventory and are not "vanished", whether or not a scan has found them gone already.
+        """
         store = self._fleet.store_target(store_id)
+        mine = [(name, size, None if ident is None else split_record_id(str(ident))[1]) for name, size, ident in taken]
         inventory = self._current.as_found(store_id)
         if inventory is None:
             return
         with inventory:
-            records, size = remove_names(inventory, names, self._knowledge.temp_dirs(store))
-        self._count_removed(store_id, records, size)
-
-    def rows_removed(self, store_id: int, record_ids: Sequence[int]) -> None:
-        """As `records_removed`, by the outside ids that `select_batches` gave: many times quicker."""
-        self._fleet.store_target(store_id)
-        inventory = self._current.as_found(store_id)
-        if inventory is None:
-            return
-        rows = [row_id for owner, row_id in map(split_record_id, map(str, record_ids)) if owner == store_id]
-        with inventory:
-            records, size = remove_rows(inventory, rows)
-        self._count_removed(store_id, records, size)
-
-    def _count_removed(self, store_id: int, records: int, size: int) -> None:
-        with self._db.write() as session:
-            row = session.get(RemovedByRuns, store_id)
-            if row is None:
-                row = RemovedByRuns(store_id=store_id, records=0, bytes=0)
-                session.add(row)
-            row.records += records
-            row.bytes += size
+            temp_dirs = self._knowledge.temp_dirs(store)
+            take_out(self._db, store_id, inventory, mine, since=since, temp_dirs=temp_dirs)
 
     def records_restored(self, store_id: int, facts: Sequence[FileFact], *, reason: str, actor: str) -> None:
         """Cleanup says: these are back. They enter the inventory and are held."""
         store = self._fleet.store_target(store_id)
-        now = self._clock()
-        with self._db.write() as session:
-            for fact in facts:
-                session.merge(RecordHold(store_id=store_id, name=fact.name, reason=reason, actor=actor, at=now))
+        self.holds.hold(store_id, facts, reason=reason, actor=actor)
         path = self._current.path(store_id)
         with inventory_lock(path) as mine:
             # While a scan is under way the scan finds them, or the next one does.
@@ -377,33 +338,19 @@ class RecordsService:
                     context = judge_inventory(inventory, known.context, alignments(inventory))
                     add_facts(inventory, facts, context, known.temp_dirs)
 
-    def held_names(self, store_id: int) -> frozenset[bytes]:
-        """Names that no schedule takes."""
-        with self._db.read() as session:
-            return frozenset(session.scalars(select(RecordHold.name).where(RecordHold.store_id == store_id)))
-
-    def release_holds(self, store_id: int, names: Iterable[bytes] | None = None, *, actor: str) -> int:
-        """Ends holds (all of a store without `names`); returns how many."""
+    def list_holds(self, store_id: int, *, page_size: int, page_token: str | None) -> Page[HoldView]:
+        """What no policy takes, by name. Raises NotFound, BadToken."""
         self._fleet.store_target(store_id)
-        released = 0
-        chosen = None if names is None else list(names)
-        with self._db.write() as session:
-            gone = delete(RecordHold).where(RecordHold.store_id == store_id)
-            if chosen is None:
-                released = int(session.execute(gone).rowcount)  # type: ignore[attr-defined]
-            else:
-                for at in range(0, len(chosen), _HOLD_BATCH):
-                    batch = gone.where(RecordHold.name.in_(chosen[at : at + _HOLD_BATCH]))
-                    released += int(session.execute(batch).rowcount)  # type: ignore[attr-defined]
-            self._audit.record(
-                session,
-                actor=actor,
-                action="hold.release",
-                target_kind="store",
-                target_id=store_id,
-                detail={"records": released},
-            )
-        return released
+        return self.holds.page(store_id, page_size=page_size, page_token=page_token)
+
+    def release_holds(self, store_id: int, names: Sequence[str] | None, *, actor: str) -> int:
+        """Ends holds (without `names` all of a store but canaries'); returns how many.
+
+        Raises NotFound; Conflict for a canary's record.
+        """
+        self._fleet.store_target(store_id)
+        chosen = None if names is None else [name.encode("utf-8", "surrogateescape") for name in names]
+        return self.holds.release(store_id, chosen, actor=actor)
 
     def mark_cleared(self, store_id: int, model_name: str, world_size: int | None, at: float) -> None:
         """Cleanup says: L2, L1 and L0 were cleared of wrong records of this model at this time (RULES.md C8, R4)."""
@@ -428,25 +375,3 @@ class RecordsService:
             self._knowledge.forget_server(session, target_id)
         elif kind == "store":
             remove_inventory(self._current.path(target_id))
-
-
-def _selected(store_id: int, row: RecordRow, device: int, names: dict[str, str]) -> SelectedRecord:
-    key = row.owner.key(row.chunk_hash, row.salt)
-    known = names.get(row.owner.model)
-    return SelectedRecord(
-        id=record_id(store_id, row.id),
-        fact=FileFact(
-            name=row.name.encode(),
-            size=row.size,
-            mtime_ns=row.mtime,
-            ctime_ns=row.ctime,
-            atime_ns=row.atime,
-            inode=row.inode if row.inode >= 0 else row.inode + 2**64,
-            device=device,
-            nlink=2 if row.flags & HARD_LINKS else 1,
-            mode=stat.S_IFREG | 0o600,
-        ),
-        key=replace(key, model_name=known) if known is not None else key,
-        cls=row.cohort.cls,
-        reason=row.cohort.reason,
-    )

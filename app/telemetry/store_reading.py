@@ -24,7 +24,6 @@ class StoreLook:
     inodes_free: int | None = None
     disk: DiskCounters | None = None
     disk_reason: str | None = None
-    device: int | None = None
 
     def values(self, rates: DiskRates | None = None) -> dict[str, Any]:
         disk: dict[str, Any] = {"reason": self.disk_reason or "a rate needs two looks"}
@@ -38,7 +37,6 @@ class StoreLook:
                 "total_bytes": self.total_bytes,
                 "free_bytes": self.free_bytes,
                 "inodes_free": self.inodes_free,
-                "device": self.device,
             },
         }
 
@@ -62,7 +60,6 @@ def look_at_store(path: str) -> StoreLook:
         with os.scandir(path) as entries:
             next(entries, None)
         facts = os.statvfs(path)
-        device = Path(path).stat().st_dev
     except FileNotFoundError:
         return StoreLook(False, "the directory is gone (or its mount is)")
     except PermissionError:
@@ -78,5 +75,4 @@ def look_at_store(path: str) -> StoreLook:
         total_bytes=facts.f_blocks * facts.f_frsize,
         free_bytes=facts.f_bavail * facts.f_frsize,  # what a plain user may still write
         inodes_free=facts.f_favail if facts.f_files else None,
-        device=device,
     )

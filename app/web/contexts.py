@@ -22,7 +22,16 @@ from app.cleanup.schemas import (
 )
 from app.errors import FieldError
 from app.fleet.schemas import EngineView, ProbeView, ServerView, StoreView
-from app.records.schemas import EpochsView, EpochView, GrowthPointView, RecordDetail, RecordView, ScanView, SummaryView
+from app.records.schemas import (
+    EpochsView,
+    EpochView,
+    GrowthPointView,
+    HoldView,
+    RecordDetail,
+    RecordView,
+    ScanView,
+    SummaryView,
+)
 from app.scheduling.schemas import FiringView, ScheduleView
 from app.web.forms import FormState
 from app.web.models import (
@@ -260,6 +269,9 @@ class QuarantinePage(PageContext):
     quarantine: QuarantineView
     state: TableState
     summary: SummaryView
+    holds: Sequence[HoldView]
+    more_holds: bool
+    releasable: bool  # some hold is not a canary's
 
 
 # ---- activity, alarms, schedules ----

@@ -25,7 +25,6 @@ from app.errors import FieldError, InvalidInput, TierkeeperError
 from app.services import Services
 from app.web.contexts import Crumb, NavItem, PageContext, Shell, SignedIn, Toast
 from app.web.templating import Templates
-from app.wording import plain
 
 THEME_COOKIE = "tierkeeper-theme"
 FLASH_COOKIE = "tierkeeper-flash"
@@ -218,7 +217,10 @@ def build_input(model: type[Model], data: Mapping[str, Any]) -> Model:
     try:
         return model(**data)
     except ValidationError as error:
-        found = tuple(FieldError(".".join(str(part) for part in e["loc"]), plain(e)) for e in error.errors())
+        found = tuple(
+            FieldError(".".join(str(part) for part in e["loc"]), str(e["msg"]).removeprefix("Value error, "))
+            for e in error.errors()
+        )
         raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
 
 

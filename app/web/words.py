@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.cleanup.schemas import PlanView
+from app.cleanup.schemas import PlanView, RunView
 from app.web.formats import words
 
 
@@ -131,6 +131,16 @@ REASON: Mapping[str, str] = {
     "future_mtime": "its time of writing lies in the future",
 }
 
+#: Why a run took a record, where that is not what the record is.
+TAKEN_FOR: Mapping[str, str] = {
+    "filter": "chosen by hand: it matched an explicit filter",
+    "unused": "not used for as long as the policy says",
+    "capacity": "least recently used, to come down to the low mark",
+    "free_space": "least recently used, to keep the floor free",
+    "recreated": "written again under a removed key before the caches were clean",
+    "temporary": "an unfinished write that nobody goes on with",
+}
+
 TIER: Mapping[str, tuple[str, str]] = {
     "l0": ("L0", "GPU"),
     "l1": ("L1", "memory"),
@@ -187,6 +197,26 @@ def plan_word(plan: PlanView) -> Word:
     return word(PLAN, plan.state)
 
 
+def run_name(policy_name: str | None, trigger: str | None = None) -> str:
+    """What a run is called: its policy, or how it came about."""
+    if policy_name:
+        return policy_name
+    return "a test's own records" if trigger == "housekeeping" else "by hand"
+
+
+def run_starter(run: RunView) -> str:
+    """Who or what started a run."""
+    by = {"schedule": "its schedule", "layout_change": "a layout change", "housekeeping": "a test, after itself"}
+    return by.get(run.trigger, run.requested_by)
+
+
+def plan_name(plan: PlanView) -> str:
+    """What a plan is called."""
+    if plan.policy_name:
+        return plan.policy_name
+    return "a test's own records" if plan.origin == "housekeeping" else "from a filter"
+
+
 def item_word(state: str) -> Word:
     """How one record of a run stands; every way of being skipped is a word of its own."""
     return ITEM.get(state) or Word("warn", "minus", words(state))
@@ -199,4 +229,6 @@ def light(value: bool | None) -> Word:
 
 def reason(code: str | None) -> str:
     """A reason code in plain words."""
-    return "" if code is None else REASON.get(code, words(code))
+    if code is None:
+        return ""
+    return REASON.get(code) or TAKEN_FOR.get(code) or words(code)

@@ -11,6 +11,7 @@ from app.errors import Conflict, InvalidInput, TierkeeperError
 from app.records.filters import ORDERS, RecordFilter, parse_order
 from app.records.schemas import EpochInput
 from app.web.contexts import Crumb, QuarantinePage, RecordPage, RecordsPage, StorePage, StoresPage
+from app.web.formats import plural
 from app.web.forms import FormState
 from app.web.frame import FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
 from app.web.pages.overview import store_cards
@@ -143,7 +144,7 @@ def plan_matching(frame: OperatorFrame, store_id: str, values: FormValues) -> Re
     """A dry run over everything that matches a filter of the explorer."""
     chosen = {name: text for name in FILTERS if (text := one(values, name))}
     try:
-        body = build_input(FilterPlanInput, {"filter": chosen, "quarantine_for": "7d"})
+        body = build_input(FilterPlanInput, {"filter": chosen})
         plan = frame.services.cleanup.start_filter_plan(parse_id("store", store_id), body, actor=frame.actor)
     except (InvalidInput, Conflict) as error:
         return frame.refused(f"/stores/{store_id}/records", error)
@@ -156,6 +157,7 @@ def quarantine_page(frame: ViewerFrame, store_id: str, paging: PageQuery) -> Res
     ident = parse_id("store", store_id)
     store = services.fleet.get_store(ident)
     state = TableState.parse(frame.request.query_params, names=())
+    holds = services.records.list_holds(ident, page_size=100, page_token=None)
     return frame.page(
         "quarantine.html",
         QuarantinePage,
@@ -166,7 +168,23 @@ def quarantine_page(frame: ViewerFrame, store_id: str, paging: PageQuery) -> Res
         quarantine=services.cleanup.quarantine(ident, page_size=100, page_token=paging.page_token),
         state=state,
         summary=services.records.summary(ident),
+        holds=holds.items,
+        more_holds=holds.next_page_token is not None,
+        releasable=any(not hold.canary for hold in holds.items),
     )
+
+
+@router.post("/stores/{store_id}/holds/release")
+def release_holds(frame: OperatorFrame, store_id: str, values: FormValues) -> Response:
+    """Ends the hold of one record, or of all that no canary reads."""
+    here = f"/stores/{store_id}/quarantine"
+    name = one(values, "name")
+    try:
+        names = None if name is None else [name]
+        released = frame.services.records.release_holds(parse_id("store", store_id), names, actor=frame.actor)
+    except Conflict as error:
+        return frame.refused(here, error)
+    return frame.done(here, f"{plural(released, 'hold')} ended: policies may take what they held.")
 
 
 @router.post("/stores/{store_id}/quarantine/adopt")

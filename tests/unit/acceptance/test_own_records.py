@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,14 @@ class TestLooks:
         assert became.changed == (paths[1].name, paths[2].name)
         assert not became.intact
         assert compare_looks(before, before).intact
+
+    def test_our_reading_is_no_use_of_the_record(self, tmp_path: Path) -> None:
+        path = record(tmp_path, "tk-run1-p01")
+        os.utime(path, (1_700_000_000, 1_790_000_000))  # older than its writing: any reading would move it
+        before = path.stat()
+        summed = with_checksums([target(tmp_path)], find([target(tmp_path)], "tk-run1-"))
+        assert summed.records[0].sha256
+        assert (path.stat().st_atime_ns, path.stat().st_ctime_ns) == (before.st_atime_ns, before.st_ctime_ns)
 
     def test_large_sets_are_compared_by_size_and_say_so(self, tmp_path: Path) -> None:
         record(tmp_path, "tk-run1-p01")

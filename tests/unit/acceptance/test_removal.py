@@ -104,7 +104,7 @@ class _Rooms:
     def get_scan(self, scan_id: int) -> Any:
         return self._view("scan")
 
-    def start_filter_plan(self, store_id: int, body: Any, *, actor: str) -> Any:
+    def start_filter_plan(self, store_id: int, body: Any, *, actor: str, housekeeping: bool) -> Any:
         self.calls.append(f"plan {body.filter} {body.removal}")
         return self._view("plan", records=self.states.get("records", 3))
 

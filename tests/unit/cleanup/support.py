@@ -11,7 +11,7 @@ from typing import Any
 
 from app.audit.service import AuditService
 from app.cleanup.disk import signed
-from app.cleanup.ports import Batch, Selection, StoreTotals
+from app.cleanup.ports import Batch, Gone, Selection, StoreTotals
 from app.cleanup.schemas import PlanView, PolicyInput, RunView
 from app.cleanup.service import CleanupService
 from app.cleanup.tiers import Dropped, Reset, ServerGlance
@@ -113,8 +113,8 @@ class DiskInventory:
         RecordFilter.from_query(filters, prefix="filter.")
         return dict(filters)
 
-    def removed(self, store_id: int, records: Sequence[tuple[bytes, int | None]], run_id: int) -> None:
-        self.gone += [name for name, _ in records]
+    def removed(self, store_id: int, records: Sequence[Gone], run_id: int) -> None:
+        self.gone += [name for name, _, _ in records]
 
     def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:
         for fact in facts:
@@ -341,6 +341,16 @@ class World:
 
     def run(self, select: list[dict[str, Any]], **more: Any) -> RunView:
         return self.service.start_run(int(self.plan(select, **more).id), actor="test")
+
+    def adds_up(self, run_id: int | str) -> RunView:
+        """The run, whose numbers must add up and agree with its list, however it ended."""
+        run = self.service.get_run(int(run_id))
+        states = [item.state for item in self.service.export_run_records(int(run_id))]
+        done = run.removed.records + sum(run.skipped.values()) + run.failed_total
+        assert run.planned.records + run.added.records == done + run.not_reached
+        assert run.planned.records + run.added.records == len(states)
+        assert run.not_reached == states.count("planned")
+        return run
 
     def states(self, run_id: int | str) -> dict[bytes, str]:
         return {i.name.encode(): i.state for i in self.service.export_run_records(int(run_id))}

@@ -12,6 +12,7 @@ from app.cleanup.adapters import RecordsInventory
 from app.cleanup.ports import RESTORED, Selection
 from app.cleanup.schemas import FilterPlanInput, PolicyInput
 from app.cleanup.service import CleanupService
+from app.clock import iso_ns
 from app.errors import InvalidInput
 from app.fleet.tables import Store
 from app.records.filters import RecordFilter
@@ -125,9 +126,12 @@ class TestSelection:
         fill(joined.world)
         joined.scan()
         where = RecordFilter.from_query(filters)
-        single = {r.fact.name: (r.cls, r.reason, r.id, *r.fact[1:6]) for r in joined.records.select_records(1, where)}
+        single = {
+            r.name.encode(): (r.class_, r.reason, r.id, r.size_bytes, r.modified_at, r.accessed_at)
+            for r in joined.records.export_records(1, where)
+        }
         bulk = {
-            row[0]: (batch.cls, batch.reason, row[6], *row[1:6])
+            row[0]: (batch.cls, batch.reason, str(row[6]), row[1], iso_ns(row[2]), iso_ns(row[4]))
             for batch in joined.records.select_batches(1, where)
             for row in batch.rows
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ class TestPolling:
         world.calls.on_reset = lambda: world.slept > 3 and world.service.cancel_run(1, actor="test")  # type: ignore[assignment, return-value]
         run = world.run(WRONG)
         assert (run.state, run.verdict) == ("cancelled", None)
-        assert run.removed.records == 1
+        assert world.adds_up(run.id).removed.records == 1
         (episode,) = world.service.episodes(world.store_id)
         assert episode.run_ids == [run.id]
 
@@ -275,6 +276,8 @@ class TestLaundering:
         assert world.names() == set()
         assert run.by_reason["recreated"].records == 2
         assert run.removed.records == 6
+        assert (run.planned.records, run.added.records) == (4, 2)
+        world.adds_up(run.id)
         assert "2 records had come back" in run.steps[-2].detail
         # both generations of a name wait side by side
         job = world.service.restore(int(run.id), None, actor="test")
@@ -343,6 +346,25 @@ class TestLaundering:
         assert world.names() == set()
         assert run.by_reason["derived"].records == 2
         assert world.calls.l1 == set()
+        world.adds_up(run.id)
+
+    def test_its_own_scan_is_told_first_what_the_run_removed(self, world: World) -> None:
+        """Else the scan takes it for vanished: the adapter would seem to evict."""
+        names = world.fill(5, cls=OTHER)
+        self.judge(world)
+        told: list[int] = []
+        scan = world.inventory.refresh
+
+        def listen(store_id: int, check_cancel: Callable[[], None]) -> None:
+            told.append(len(world.inventory.gone))
+            scan(store_id, check_cancel)
+
+        world.inventory.refresh = listen  # type: ignore[method-assign]
+        run = world.run(WRONG)
+        assert run.verdict == "succeeded"
+        assert told[0] == 0
+        assert set(told[1:]) == {5}, "the scans after the first pass"
+        assert sorted(world.inventory.gone) == sorted(names), "each once"
 
     def test_without_derived_in_the_policy_they_stay_for_another_one(self, world: World) -> None:
         world.fill(1, cls=OTHER)

@@ -94,7 +94,7 @@ class Store:
                 assert state == ("deleted" if deleted else "purged"), state
         for name, body in self.others.items():
             assert (world.path / os.fsdecode(name)).read_bytes() == body
-        run = world.service.get_run(run_id)
+        run = world.adds_up(run_id)
         gone = [s for s in states.values() if s in ("quarantined", "deleted", "purged", "restored")]
         assert run.removed.records == len(gone)
         assert run.in_quarantine.records == len(quarantine)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from app.cleanup.advice import check_use_is_visible, warnings_for
 from app.cleanup.plan import PlanResult, StoreFacts, make_plan
-from app.cleanup.policy import PolicySpec, parse_filter_spec, parse_spec
+from app.cleanup.policy import PolicySpec
+from app.cleanup.policy_parsing import parse_filter_spec, parse_spec
 from app.cleanup.ports import Batch
 from app.errors import InvalidInput
 

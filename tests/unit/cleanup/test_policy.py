@@ -14,9 +14,8 @@ from app.cleanup.policy import (
     Blackout,
     cron_of,
     in_blackout,
-    parse_filter_spec,
-    parse_spec,
 )
+from app.cleanup.policy_parsing import parse_filter_spec, parse_spec
 from app.cleanup.presets import describe, presets
 from app.cleanup.quantities import parse_age, parse_amount
 from app.errors import InvalidInput

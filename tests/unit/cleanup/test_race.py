@@ -22,6 +22,8 @@ from tests.unit.cleanup.support import Clock, World, name_of
 
 NAMES = [name_of(n) for n in range(120)]
 SECONDS = 60.0 if os.environ.get("CHAOS") else 3.0
+#: How much longer a busy machine may take for enough to happen, seconds.
+PATIENCE = 120.0
 
 
 class RealClock(Clock):
@@ -82,7 +84,14 @@ def version_of(path: Path) -> int:
     return int(json.loads(path.read_bytes())["version"])
 
 
-def race(world: World, cleanups: Callable[[threading.Event], None], kind: type[Writers] | None = None) -> list[Writers]:
+def race(
+    world: World,
+    cleanups: Callable[[threading.Event], None],
+    kind: type[Writers] | None = None,
+    *,
+    enough: Callable[[list[Writers]], bool],
+) -> list[Writers]:
+    """Writers and cleanups at once for a while, and until enough has happened: a busy machine takes longer."""
     stop = threading.Event()
     writers = [(kind or Writers)(world, seed) for seed in (0, 1)]
     failures: list[BaseException] = []
@@ -99,6 +108,9 @@ def race(world: World, cleanups: Callable[[threading.Event], None], kind: type[W
     for thread in threads:
         thread.start()
     stop.wait(SECONDS)
+    until = time.monotonic() + PATIENCE
+    while not enough(writers) and time.monotonic() < until and not stop.wait(0.05):
+        pass
     stop.set()
     for thread in threads:
         thread.join()
@@ -137,7 +149,7 @@ def test_wrong_records(tmp_path: Path) -> None:
                 assert job.failed_total == 0
                 world.inventory.holds.clear()
 
-    writers = race(world, cleanups)
+    writers = race(world, cleanups, enough=lambda w: sum(x.writes for x in w) > 20 and len(planned_at) >= 2)
     try:
         assert sum(w.writes for w in writers) > 20
         assert len(planned_at) >= 2
@@ -201,7 +213,7 @@ def test_records_in_use(tmp_path: Path) -> None:
                 if place.stat().st_ino == inode:
                     reads.append((inode, began, time.time()))
 
-    race(world, cleanups, Readers)
+    race(world, cleanups, Readers, enough=lambda _: len(removed) > 0 and len(reads) > 20)
     world.db.dispose()
     assert removed
     assert len(reads) > 20

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from app.cleanup.schemas import FilterPlanInput, SelectionInput
+from app.cleanup.views import freed_note
 from app.errors import Conflict, InvalidInput, NotFound
+from app.records.facts import FileFact
 from tests.unit.cleanup.support import World, name_of
 
 INCOMPATIBLE = [{"kind": "incompatible"}]
@@ -134,6 +136,68 @@ class TestRun:
         run = world.service.start_policy_run(policy, actor="test")
         assert "cleanup run 1 of this store is running" in refused[0]
         assert run.verdict == "succeeded"
+
+
+class TestNumbers:
+    """planned + added = removed + skipped + failed + not reached, always."""
+
+    def test_of_a_run_that_is_cancelled_in_the_middle(self, tmp_path: Path) -> None:
+        world = World(tmp_path, chunk=10)
+        world.fill(50, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        first = world.service.plan_records(int(plan.id), page_size=1, page_token=None).items[0]
+        (world.path / first.name).unlink()
+        judge = world.inventory.classify_now
+        judged: list[int] = []
+
+        def cancel_later(store_id: int, facts: Sequence[FileFact]) -> list[tuple[str, str | None]]:
+            judged.append(len(facts))
+            if len(judged) == 3:
+                world.service.cancel_run(1, actor="test")
+            return judge(store_id, facts)
+
+        world.inventory.classify_now = cancel_later  # type: ignore[method-assign]
+        world.service.start_run(int(plan.id), actor="test")
+        run = world.adds_up(1)
+        assert (run.state, run.planned.records, run.skipped) == ("cancelled", 50, {"vanished": 1})
+        assert (run.removed.records, run.not_reached) == (19, 30)
+        world.db.dispose()
+
+    def test_of_a_run_whose_plan_is_forgotten(self, world: World) -> None:
+        world.fill(3, cls=("corrupt", "short"))
+        run = world.run(CORRUPT, removal="delete")
+        world.clock.forward(100 * 86_400)
+        assert world.service.retire(world.clock()) == 1
+        kept = world.service.get_run(int(run.id))
+        assert (kept.plan_id, kept.planned.records, kept.removed.records, kept.not_reached) == (None, 3, 3, 0)
+
+    def test_free_space_is_said_to_be_others_too(self, world: World) -> None:
+        world.fill(2, cls=("corrupt", "short"))
+        run = world.run(CORRUPT, removal="delete")
+        assert run.deleted_bytes == 128
+        assert run.freed_note is not None
+        assert run.freed_note.startswith("the run deleted 128 B")
+
+    @pytest.mark.parametrize(
+        ("measured", "deleted", "says"),
+        [
+            (0, 0, "the run deleted nothing (quarantine frees nothing)"),
+            (2**30, 2**30, "the run deleted 1.0 GiB"),
+            (-5 * 2**30, 2**30, "the run deleted 1.0 GiB; others wrote about 6.0 GiB meanwhile"),
+            (3 * 2**30, 0, "the run deleted nothing (quarantine frees nothing); others freed about 3.0 GiB meanwhile"),
+        ],
+    )
+    def test_what_neighbours_did_is_no_work_of_the_run(self, measured: int, deleted: int, says: str) -> None:
+        assert freed_note(measured, deleted).startswith(says)
+
+
+def test_a_tests_own_records_are_housekeeping(world: World) -> None:
+    world.write(name_of(1, salt="tk-7-a"))
+    body = FilterPlanInput(filter={"q": "@tk-7-"}, removal="delete")
+    plan = world.service.start_filter_plan(world.store_id, body, actor="test", housekeeping=True)
+    assert plan.origin == "housekeeping"
+    run = world.service.start_run(int(plan.id), actor="test")
+    assert (run.trigger, run.removed.records) == ("housekeeping", 1)
 
 
 class TestFilterPlan:

@@ -19,6 +19,7 @@ from app.api.deps import get_services
 from app.auth.schemas import TokenInput
 from app.auth.service import AuthService
 from app.lmcache.object_keys import format_name
+from app.records.store_dir import StoreDirectory
 from tests.unit.records.disk import key
 from tests.unit.records.room import Room
 from tests.unit.records.world import LAYOUTS
@@ -109,6 +110,29 @@ def test_exports_stream_every_matching_record(api: Api) -> None:
     (row,) = csv.DictReader(io.StringIO(answer.text))
     assert (row["model_name"], row["size_bytes"]) == ("'=cmd|x", "10"), "a spreadsheet must not run it"
     assert client.get("/stores/9/records.csv").status_code == 404
+
+
+def test_holds(api: Api) -> None:
+    room, operator, viewer = api.room, api.client("operator"), api.client("viewer")
+    name = room.record(1, 5_000)
+    room.scan()
+    with StoreDirectory.open(str(room.root)) as directory:
+        fact = directory.stat(name.encode())
+    assert fact is not None
+    room.records.records_restored(1, [fact], reason="restored from cleanup run 1", actor="olga")
+    (hold,) = viewer.get("/stores/1/holds").json()["items"]
+    assert (hold["name"], hold["reason"], hold["held_by"], hold["canary"]) == (
+        name,
+        "restored from cleanup run 1",
+        "olga",
+        False,
+    )
+    assert viewer.post("/stores/1/holds/release").status_code == 403
+    assert operator.post("/stores/1/holds/release", json={"names": ["other"]}).json() == {"released": 0}
+    assert operator.post("/stores/1/holds/release", json={"names": []}).status_code == 422
+    assert operator.post("/stores/1/holds/release", json={"names": [name]}).json() == {"released": 1}
+    assert viewer.get("/stores/1/holds").json()["items"] == []
+    assert viewer.get("/stores/9/holds").status_code == 404
 
 
 def test_epochs(api: Api) -> None:

@@ -16,6 +16,7 @@ from app.records.filters import RecordFilter
 from app.records.hits import HitSamples
 from app.records.schemas import EpochInput
 from app.records.store_dir import StoreDirectory
+from app.records.tables import RecordHold
 from app.telemetry.tables import Observation, Sample5m
 from tests.unit.records.disk import key
 from tests.unit.records.room import Room
@@ -204,7 +205,9 @@ class TestInventory:
         room.clock.now += 3600
         for number in range(5):
             (room.root / format_name(key(number))).unlink()
-        room.records.records_removed(1, [format_name(key(number)).encode() for number in range(5)])
+        room.records.removed_by_run(
+            1, [(format_name(key(number)).encode(), 32768, None) for number in range(5)], since=room.clock()
+        )
         (room.root / format_name(key(5))).unlink()
         for number in range(10, 13):
             room.record(number, 5_000, 1_000)
@@ -257,9 +260,8 @@ class TestInventory:
         name = room.record(1, 5_000, model=odd)
         room.scan()
         assert _item(room, name).model_name == odd
-        (selected,) = room.records.select_records(1, RecordFilter())
-        assert selected.key is not None
-        assert selected.key.model_name == odd
+        (batch,) = room.records.select_batches(1, RecordFilter())
+        assert batch.model_name == odd
 
     def test_a_missing_directory_fails_the_scan_and_says_why(self, room: Room) -> None:
         room.root.rmdir()
@@ -299,13 +301,14 @@ class TestForCleanup:
         names = [room.record(number, 10_000 - number * 100) for number in range(5)]
         os.utime(room.root / names[0], ns=(int((room.base - 10) * 1e9), int((room.base - 10_000) * 1e9)))
         room.scan()
-        found = list(room.records.select_records(1, RecordFilter(), lru=True))
-        assert [record.fact.name.decode() for record in found] == [*names[1:], names[0]]
+        batches = list(room.records.select_batches(1, RecordFilter(), oldest_first="used"))
+        found = [row for batch in batches for row in batch.rows]
+        assert [row[0].decode() for row in found] == [*names[1:], names[0]]
         with StoreDirectory.open(str(room.root)) as directory:
-            for record in found:
-                now = directory.stat(record.fact.name)
+            for row in found:
+                now = directory.stat(row[0])
                 assert now is not None
-                assert now._replace(mode=0) == record.fact._replace(mode=0)
+                assert (*now[:5], now.inode, now.device) == (*row[:6], batches[0].device)
 
     def test_select_by_class_and_age(self, room: Room) -> None:
         room.polls(-10_000, -1, {"c1": LAYOUTS[0]})
@@ -313,25 +316,73 @@ class TestForCleanup:
         room.record(2, 5_000)
         where = RecordFilter(classes=frozenset({"corrupt"}), reasons=frozenset({"empty"}))
         room.scan()
-        assert [r.fact.name.decode() for r in room.records.select_records(1, where)] == [empty]
-        assert list(room.records.select_records(1, RecordFilter(older_than=6_000))) == []
+        assert [row[0].decode() for batch in room.records.select_batches(1, where) for row in batch.rows] == [empty]
+        assert list(room.records.select_batches(1, RecordFilter(older_than=6_000))) == []
 
     def test_removed_and_restored(self, room: Room) -> None:
         name = room.record(1, 5_000, salt="tenant")
         room.record(2, 5_000)
         room.scan()
         fact = _fact(room, name)
-        room.records.records_removed(1, [name.encode(), b"not there"])
+        room.records.removed_by_run(1, [(name.encode(), 32768, None), (b"not there", 1, None)], since=room.clock())
         assert set(room.classes()) == {format_name(key(2))}
         assert room.records.summary(1).records == 1
         room.records.records_restored(1, [fact], reason="restored from run 1", actor="op")
         assert set(room.classes()) == {format_name(key(2)), name}
-        assert room.records.held_names(1) == frozenset({name.encode()})
+        assert room.records.holds.names(1) == frozenset({name.encode()})
         assert _item(room, name).held
         room.scan()
         assert room.records.list_scans(page_size=1, page_token=None).items[0].added == 0
-        assert room.records.release_holds(1, [name.encode()], actor="op") == 1
-        assert room.records.held_names(1) == frozenset()
+        assert room.records.release_holds(1, [name], actor="op") == 1
+        assert room.records.holds.names(1) == frozenset()
+
+    def test_what_a_scan_found_gone_before_the_run_told_of_it_did_not_vanish(self, room: Room) -> None:
+        names = [room.record(number, 5_000, 1_000) for number in range(10)]
+        room.scan()
+        rows = {row[0].decode(): row for batch in room.records.select_batches(1, RecordFilter()) for row in batch.rows}
+        began = room.clock()
+        room.clock.now += 60
+        for name in names[:6]:
+            (room.root / name).unlink()
+        room.scan()  # while a run is at work: it removed four of the six, and has not told yet
+        scan = room.records.list_scans(page_size=1, page_token=None).items[0]
+        assert scan.vanished == 6
+        room.records.removed_by_run(1, [(row[0], row[1], row[6]) for n in names[:4] for row in [rows[n]]], since=began)
+        scan = room.records.list_scans(page_size=1, page_token=None).items[0]
+        assert (scan.vanished, scan.vanished_bytes, scan.removed_by_runs) == (2, 2_000, 4)
+        assert room.records.summary(1).eviction.vanished_records == 2
+        room.clock.now += 3600
+        room.scan()
+        scan = room.records.list_scans(page_size=1, page_token=None).items[0]
+        assert (scan.vanished, scan.removed_by_runs) == (0, 0), "each once"
+
+    def test_an_older_scan_is_left_as_it_was(self, room: Room) -> None:
+        name = room.record(1, 5_000)
+        room.record(2, 5_000)
+        room.scan()
+        (room.root / name).unlink()
+        room.clock.now += 60
+        room.scan()
+        room.clock.now += 60
+        room.records.removed_by_run(1, [(name.encode(), 32768, (1 << 40) + 1)], since=room.clock())
+        assert room.records.summary(1).eviction.vanished_records == 1
+
+    def test_holds_are_listed_and_released_but_for_canaries(self, room: Room) -> None:
+        names = [room.record(number, 5_000) for number in range(3)]
+        room.scan()
+        room.records.records_restored(1, [_fact(room, n) for n in names], reason="restored from run 1", actor="op")
+        with room.db.write() as session:
+            session.get_one(RecordHold, (1, names[2].encode())).reason = "canary 4"
+        first = room.records.list_holds(1, page_size=2, page_token=None)
+        rest = room.records.list_holds(1, page_size=2, page_token=first.next_page_token)
+        assert [hold.name for hold in (*first.items, *rest.items)] == sorted(names)
+        assert rest.next_page_token is None
+        assert {hold.name for hold in (*first.items, *rest.items) if hold.canary} == {names[2]}
+        with pytest.raises(Conflict, match="canary 4"):
+            room.records.release_holds(1, [names[0], names[2]], actor="op")
+        assert len(room.records.holds.names(1)) == 3, "all or nothing"
+        assert room.records.release_holds(1, None, actor="op") == 2
+        assert room.records.holds.names(1) == frozenset({names[2].encode()})
 
     def test_judging_now_looks_at_names_and_kinds(self, room: Room) -> None:
         room.polls(-10_000, -1, {"c1": LAYOUTS[0]})

@@ -308,11 +308,15 @@ def _records(odd: str) -> Pages:
         ),
         "quarantine": (
             "quarantine.html",
-            c.QuarantinePage(shell(*head, "Quarantine"), store, r.quarantine(odd), NONE, k.summary()),
+            c.QuarantinePage(
+                shell(*head, "Quarantine"), store, r.quarantine(odd), NONE, k.summary(), r.holds(odd), True, True
+            ),
         ),
         "quarantine-none": (
             "quarantine.html",
-            c.QuarantinePage(shell(*head, "Quarantine"), store, r.quarantine("", empty=True), NONE, k.summary()),
+            c.QuarantinePage(
+                shell(*head, "Quarantine"), store, r.quarantine("", empty=True), NONE, k.summary(), [], False, False
+            ),
         ),
     }
 

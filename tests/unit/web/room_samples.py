@@ -9,6 +9,7 @@ from app.auth.schemas import NewTokenView, TokenView, UserView
 from app.cleanup import schemas as cs
 from app.errors import FieldError, InvalidInput
 from app.fleet.schemas import ProbeView
+from app.records.schemas import HoldView
 from app.scheduling.schemas import FiringView, Progress, ScheduleView
 from app.web.contexts import ScheduleRow
 from app.web.forms import FormState
@@ -159,6 +160,7 @@ def plan(*, state: str = "succeeded", odd: str = "", **over: Any) -> cs.PlanView
         "expired": False,
         "scanned_at": ago(640),
         "run_id": None,
+        "quarantine_for": "7d",
     }
     return made(cs.PlanView, values | over)
 
@@ -216,7 +218,11 @@ def run(
             cs.StepView(name="l0", state="waiting", detail="qwen-1 cannot be reset" + odd, at=ago(670)),
             cs.StepView(name="verify", state="skipped", detail="", at=ago(660)),
         ],
-        "planned": cs.Count(records=314, bytes=9_900_000_000),
+        "planned": cs.Count(records=300, bytes=9_500_000_000),
+        "added": cs.Count(records=14, bytes=400_000_000),
+        "not_reached": 0,
+        "deleted_bytes": 0,
+        "freed_note": "the run deleted nothing (quarantine frees nothing)" if verdict else None,
         "removed": cs.Count(records=311, bytes=9_800_000_000),
         "by_reason": {"other_layout": cs.Count(records=311, bytes=9_800_000_000)},
         "skipped": {"changed": 2, "used": 1},
@@ -281,6 +287,14 @@ def quarantine(odd: str, *, empty: bool = False) -> cs.QuarantineView:
         bytes=0 if empty else 9_800_000_001,
         measured_at=ago(1),
     )
+
+
+def holds(odd: str) -> list[HoldView]:
+    base = {"held_at": ago(3000), "held_by": "anna" + odd}
+    return [
+        HoldView(name="a@0x01000100@0@" + HASH + odd, reason="restored from run 41" + odd, canary=False, **base),
+        HoldView(name="b@0x01000100@0@" + HASH, reason="canary 3", canary=True, **base),
+    ]
 
 
 def episode(odd: str) -> cs.EpisodeView:
