@@ -43,7 +43,9 @@ def list_servers(
 
 @router.post("/servers", status_code=201, responses=BODY)
 def create_server(body: ServerCreate, response: Response, services: ServicesDep, principal: Admin) -> ServerView:
-    return _created(response, "servers", services.fleet.create_server(body, actor=principal.actor))
+    made = services.fleet.create_server(body, actor=principal.actor)
+    made = made.model_copy(update={"notice": services.fleet.advice("server", body)})
+    return _created(response, "servers", made)
 
 
 @router.get("/servers/{server_id}", responses=NOT_FOUND)
@@ -89,7 +91,9 @@ def list_engines(
 
 @router.post("/engines", status_code=201, responses=BODY)
 def create_engine(body: EngineCreate, response: Response, services: ServicesDep, principal: Admin) -> EngineView:
-    return _created(response, "engines", services.fleet.create_engine(body, actor=principal.actor))
+    made = services.fleet.create_engine(body, actor=principal.actor)
+    made = made.model_copy(update={"notice": services.fleet.advice("engine", body)})
+    return _created(response, "engines", made)
 
 
 @router.get("/engines/{engine_id}", responses=NOT_FOUND)

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from app.errors import FieldError, NotSignedIn, TierkeeperError
+from app.wording import sentence
 
 log = structlog.get_logger()
 
@@ -47,7 +48,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     def _invalid(request: Request, error: RequestValidationError) -> Response:
         # A damaged page token or size is in the query; only what the caller sent is named.
-        found = tuple(FieldError(_path(e["loc"]), _sentence(e)) for e in error.errors())
+        found = tuple(FieldError(_path(e["loc"]), sentence(e)) for e in error.errors())
         detail = "; ".join(f"{f.field}: {f.message}" for f in found)
         return respond(request, 422, "invalid_input", "The input cannot be used", detail, found)
 
@@ -119,11 +120,3 @@ def _path(location: tuple[Any, ...]) -> str:
     for part in parts:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text or "body"
-
-
-def _sentence(error: Any) -> str:
-    message = str(error.get("msg", "cannot be used")).removeprefix("Value error, ")
-    if error.get("type") in ("missing", "json_invalid", "model_attributes_type", "extra_forbidden"):
-        return message
-    shown = repr(error.get("input"))
-    return f"{message} (got {shown if len(shown) <= 80 else shown[:77] + '…'})"

@@ -125,8 +125,8 @@ def reference(session: Session, table: type[Any], kind: TargetKind, text: str, f
     return target_id
 
 
-def taken_names(session: Session, table: type[Server] | type[Engine] | type[Store]) -> list[str]:
-    return list(session.scalars(select(table.name)))
+def taken_names(session: Session, *tables: type[Server] | type[Engine] | type[Store]) -> list[str]:
+    return [name for table in tables for name in session.scalars(select(table.name))]
 
 
 def refuse_taken(session: Session, table: type[Any], kind: str, name: str, own_id: int | None = None) -> None:

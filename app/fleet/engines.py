@@ -47,7 +47,7 @@ class Engines:
                 refuse_same_address(session, Engine, "engine", address.key)
                 if name is None:
                     name = free_name(
-                        address.default_name, taken_names(session, Engine), f"{address.host}:{address.port}"
+                        address.default_name, taken_names(session, Server, Engine), f"{address.host}:{address.port}"
                     )
                 else:
                     refuse_taken(session, Engine, "engine", name)

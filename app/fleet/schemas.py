@@ -135,6 +135,7 @@ class ServerView(ApiModel):
     labels: dict[str, str]
     revision: int
     created_at: str
+    notice: str | None = None  # in the answer to POST: something else answers there, and what to enter instead
     version: str | None
     instance_id: str | None = None
     started_at: str | None = None
@@ -221,6 +222,7 @@ class EngineView(ApiModel):
     labels: dict[str, str]
     revision: int
     created_at: str
+    notice: str | None = None  # in the answer to POST: something else answers there, and what to enter instead
     version: str | None
     model_names: list[str]
     model_roots: list[str]
@@ -280,11 +282,12 @@ class EnginePatch(InputModel):
 
 
 class FilesystemView(ApiModel):
-    """The file system below a store, as last seen."""
+    """The file system below a store, as last seen. Stores with one `device` share its room."""
 
     total_bytes: int | None = None
     free_bytes: int | None = None
     inodes_free: int | None = None
+    device: int | None = None
 
 
 class StoreView(ApiModel):

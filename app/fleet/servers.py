@@ -46,7 +46,7 @@ class Servers:
                 refuse_same_address(session, Server, "server", address.key)
                 if name is None:
                     name = free_name(
-                        address.default_name, taken_names(session, Server), f"{address.host}:{address.port}"
+                        address.default_name, taken_names(session, Server, Engine), f"{address.host}:{address.port}"
                     )
                 else:
                     refuse_taken(session, Server, "server", name)

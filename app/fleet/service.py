@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Literal
 
+import structlog
 from sqlalchemy import select
 
 from app.audit.service import AuditService
 from app.clock import Clock
 from app.database import Database
-from app.errors import NotFound
+from app.errors import NotFound, TierkeeperError
 from app.fleet import probes
 from app.fleet.addresses import Resolver, parse_address, system_resolver
 from app.fleet.context import TABLES, ChangeHook, FleetContext, ForgetHook, MovedHook, Refresh, TargetKind
@@ -40,6 +43,8 @@ from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 from app.paging import parse_id
 from app.settings import Settings
 from app.shapes import Page
+
+log = structlog.get_logger()
 
 
 class FleetService:
@@ -176,6 +181,23 @@ class FleetService:
         api_key, headers = check_secret("api_key", body.api_key), check_headers(body.headers)
         return probes.judge(address, asyncio.run(probes.find(address, api_key=api_key, headers=headers)))
 
+    def advice(self, kind: Literal["server", "engine"], body: ServerCreate | EngineCreate) -> str | None:
+        """What to enter instead, where something else than a server (engine) answers at an address that was just
+        saved; None where it is one or nothing answers: it may be down just now. Network; never raises."""
+        try:
+            found = self.probe(ProbeRequest(url=body.url, api_key=body.api_key, headers=body.headers))
+        except TierkeeperError as error:
+            log.info("fleet.no_advice", reason=error.detail)
+            return None
+        if found.kind == "nothing" or found.register_as == kind:
+            return None
+        what = {"server": "a cache server", "engine": "an engine"}[kind]
+        known = found.title[:1].lower() + found.title[1:]
+        instead = f" Enter {found.suggested_url} instead." if found.suggested_url not in (None, found.url) else ""
+        other = {"server": "a cache server", "engine": "an engine", None: None}[found.register_as]
+        way = f" Add this address as {other}, and forget it here." if other else ""
+        return f"It was saved, but this is no address of {what}: {known}. {found.detail}{instead}{way}"
+
     # for other rooms
 
     def server_target(self, server_id: int) -> ServerTarget:
@@ -200,16 +222,18 @@ class FleetService:
 
     def find(self, kind: TargetKind, name_or_id: str) -> int:
         """The row id of a target named or numbered so (a name wins). Raises NotFound."""
-        try:
-            return self.find_named(kind, name_or_id)
-        except NotFound:
-            target_id = parse_id(kind, name_or_id)
         table = TABLES[kind]
         with self._db.read() as session:
-            found = session.scalar(select(table.id).where(table.id == target_id))
-        if found is None:
-            raise NotFound.of(kind, name_or_id)
-        return found
+            known = {int(ident): name for ident, name in session.execute(select(table.id, table.name))}
+        for ident, name in known.items():
+            if name.casefold() == name_or_id.casefold():
+                return ident
+        with suppress(NotFound):
+            if (target_id := parse_id(kind, name_or_id)) in known:
+                return target_id
+        names = ", ".join(sorted(known.values())[:10]) + (", …" if len(known) > 10 else "")
+        there = f"registered are: {names}" if known else f"no {kind} is registered yet; add it under Settings"
+        raise NotFound(f"no {kind} has the name or id {name_or_id[:80]!r}; {there}")
 
     def find_named(self, kind: TargetKind, name: str) -> int:
         """The row id of the target of this name, letter case aside. Raises NotFound."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from app.wire import fields
 from app.wire.exposition import Samples, parse_labels, parse_metrics
 
 __all__ = ["LookupCounters", "SaltStores", "Samples", "ServerMetrics", "parse_metrics", "server_metrics"]
@@ -212,7 +213,7 @@ def server_metrics(samples: Samples) -> ServerMetrics:
             (labels["service_instance_id"] for labels in identity if "service_instance_id" in labels), None
         ),
         process_start_time=samples.start_time(),
-        l1_usage_ratio=samples.maximum(f"{_P}l1_usage_ratio"),
+        l1_usage_ratio=samples.ratio(f"{_P}l1_usage_ratio"),
         l2_usage_bytes=samples.total_by(f"{_P}l2_usage_bytes", "l2_name"),
         l1_allocation_failures_by=samples.total_by(f"{_P}l1_allocation_failure_chunks_total", "during"),
         l2_prefetch_failures_by=samples.total_by(f"{_P}l2_prefetch_failure_chunks_total", "reason"),
@@ -251,11 +252,11 @@ def _lookups(samples: Samples) -> tuple[LookupCounters, ...]:
                 if len(rows) >= MAX_SALTS:
                     continue
                 row = rows[key] = [None] * (len(_LOOKUP_SAMPLES) + 1)
-            if math.isfinite(value):
+            if fields.plausible(value):
                 row[column] = (row[column] or 0.0) + value
     for labels, value in samples.each(f"{_P}num_chunks_loaded_total"):
         row = rows.get(_model_and_salt(labels))
-        if row is not None and math.isfinite(value):
+        if row is not None and fields.plausible(value):
             row[-1] = max(row[-1] or 0.0, value)
     return tuple(LookupCounters(model, salt, *row) for (model, salt), row in rows.items())
 

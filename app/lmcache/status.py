@@ -133,7 +133,13 @@ def parse_status(body: object, lmcache_version: str | None = None) -> ServerStat
         "engines_registered": registered.engines,
         "reap_timeout_seconds": fields.number(liveness.get("reap_timeout_seconds")),
     }
-    absent = {name: f"this server's /status has no {_SOURCES[name]}" for name, value in values.items() if value is None}
+    absent = _absent(values, {"l1_manager": l1, "l1_eviction_controller": evictions, "store_controller": stores})
+    usage = _ratio(l1, used, total)
+    if usage is None and used is not None and total:
+        absent["l1_usage_ratio"] = f"this server's /status says {used} of {total} bytes of L1 are used, which cannot be"
+    elif usage is None and any(fields.number(part.get("memory_usage_ratio")) is not None for part in l1):
+        told = l1[0].get("memory_usage_ratio")
+        absent["l1_usage_ratio"] = f"this server's /status says memory_usage_ratio is {told}, which is no ratio"
     absent.update(registered.absent)
     return ServerStatus(
         unhealthy_parts=tuple(_unhealthy(body)),
@@ -141,7 +147,7 @@ def parse_status(body: object, lmcache_version: str | None = None) -> ServerStat
         engine_type=fields.text(body.get("engine_type")),
         l1_temporary_count=_sum(l1, "temporary_count"),
         l1_locked_count=_locked(l1),
-        l1_usage_ratio=_ratio(l1, used, total),
+        l1_usage_ratio=usage,
         l2_adapters=tuple(_adapter(item) for item in fields.sequence(storage.get("l2_adapters"))),
         l2_evictions=tuple(_l2_evictions(fields.mapping(storage.get("l2_eviction_controller")))),
         prefetch_in_flight=fields.count(
@@ -206,13 +212,29 @@ def _locked(parts: list[Mapping[str, object]]) -> int | None:
 
 def _ratio(parts: list[Mapping[str, object]], used: int | None, total: int | None) -> float | None:
     if used is not None and total:
-        return used / total
-    return fields.number(parts[0].get("memory_usage_ratio")) if len(parts) == 1 else None
+        return fields.share(used / total)
+    return fields.ratio(parts[0].get("memory_usage_ratio")) if len(parts) == 1 else None
+
+
+def _absent(values: Mapping[str, object], parts: Mapping[str, list[Mapping[str, object]]]) -> dict[str, str]:
+    """Why each value that is not known is not: it is not told, or what is told cannot be."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if value is not None:
+            continue
+        part, _, key = _SOURCES[name].partition(" ")[0].rpartition(".")
+        told = [p[key] for p in parts.get(part, ()) if p.get(key) is not None]
+        found[name] = (
+            f"this server's /status says {_SOURCES[name]} is {str(told[0])[:40]}, which cannot be"
+            if any(isinstance(item, int | float) for item in told)
+            else f"this server's /status has no {_SOURCES[name]}"
+        )
+    return found
 
 
 def _lowest(parts: list[Mapping[str, object]], name: str) -> float | None:
     """With several L1s the lowest setting acts first."""
-    known = [value for part in parts if (value := fields.number(part.get(name))) is not None]
+    known = [value for part in parts if (value := fields.ratio(part.get(name))) is not None]
     return min(known, default=None)
 
 
@@ -241,8 +263,8 @@ def _l2_evictions(controller: Mapping[str, object]) -> Iterator[L2Eviction]:
         value = fields.mapping(item)
         yield L2Eviction(
             policy=fields.text(value.get("eviction_policy")),
-            trigger_watermark=fields.number(value.get("trigger_watermark")),
-            eviction_ratio=fields.number(value.get("eviction_ratio")),
+            trigger_watermark=fields.ratio(value.get("trigger_watermark")),
+            eviction_ratio=fields.ratio(value.get("eviction_ratio")),
             used_bytes=fields.count(value.get("total_bytes_used")),
             capacity_bytes=fields.count(value.get("total_capacity_bytes")) or None,
         )

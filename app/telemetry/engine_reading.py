@@ -260,11 +260,14 @@ def _l0_view(metrics: EngineMetrics, bytes_per_token: int | None) -> dict[str, A
     elif declared and not overridden and None not in declared:
         # With an override of the block count the declared memory is larger than what the blocks take.
         total = sum(size or 0 for size in declared)
+    reason = None if configs else "the engine's /metrics has no vllm:cache_config_info"
+    if reason is None and metrics.kv_cache_usage is None:
+        reason = "the engine's /metrics tells no KV cache usage from 0 to 1"
     return L0View(
         capacity_tokens=tokens,
         capacity_bytes=total,
         usage_ratio=metrics.kv_cache_usage,
-        reason=None if configs else "the engine's /metrics has no vllm:cache_config_info",
+        reason=reason,
     ).model_dump()
 
 

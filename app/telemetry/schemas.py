@@ -38,13 +38,16 @@ class HealthChangeView(ApiModel):
 
 
 class FlowLevelView(ApiModel):
-    """One level of the token flow: ``value`` with tokens (maybe 0) and share, or ``unknown`` with the reason."""
+    """One level of the token flow: ``value`` with tokens (maybe 0) and share, or ``unknown`` with the reason; then
+    `least_tokens` and `most_tokens` are the bounds, where there are any."""
 
     level: FlowLevel
     state: Literal["value", "unknown"]
     tokens: int | None = None
     share: float | None = None
     tokens_per_second: float | None = None
+    least_tokens: int | None = None
+    most_tokens: int | None = None
     reason: str | None = None
 
 
@@ -52,7 +55,8 @@ class TokenFlowView(ApiModel):
     """Where prompt tokens came from in a window: the GPU (L0), CPU memory (L1), disk (L2), or computed again.
 
     Rule: L0, external and recomputed are the engines' own counters (`prompt_tokens_by_source`); of the external tokens
-    L2 is what the server's lookups found in L2 (each such hit is loaded), at most all; the rest is L1.
+    at least what exceeds the lookups' L1 hits and at most their L2 hits came from L2. Where the two differ, L1 and L2
+    are unknown between bounds: lookups count hits also when the GPU cache then serves the tokens.
     """
 
     server_id: str | None

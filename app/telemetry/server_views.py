@@ -17,7 +17,8 @@ NEVER_EVICTS = frozenset({"fs"})
 def known_values(reading: ServerReading) -> dict[str, Any]:
     """The view values that this poll could read; the others keep their last ones."""
     found: dict[str, Any] = {}
-    if reading.version is not None:
+    lmcache = reading.status is not None or (reading.metrics is not None and reading.metrics.any_lmcache_series)
+    if reading.version is not None and lmcache:  # an engine answers /version too
         found["version"] = reading.version
     if reading.instance_id is not None:
         found["instance_id"] = reading.instance_id
@@ -45,7 +46,7 @@ def _l1_view(status: ServerStatus) -> dict[str, Any]:
         eviction_ratio=status.eviction_ratio,
         eviction_policy=status.eviction_policy,
         object_count=status.l1_object_count,
-        reason=status.absent.get("l1_used_bytes"),
+        reason=status.absent.get("l1_usage_ratio") or status.absent.get("l1_used_bytes"),
     ).model_dump()
 
 

@@ -14,13 +14,14 @@ from app.database import Database
 from app.fleet.live import EngineLive, ServerLive, StoreLive
 from app.fleet.service import FleetService
 from app.fleet.tables import Engine, HealthChange, Server
+from app.fleet.targets import EngineTarget
 from app.paging import decode_cursor, encode_cursor
 from app.settings import Settings
 from app.shapes import Page
 from app.telemetry import history, live, rollup
 from app.telemetry.schemas import HealthChangeView, SamplesView, TokenFlowView
 from app.telemetry.tables import Observation, Series, Snapshot
-from app.telemetry.token_flow import ENGINE_SERIES, SERVER_SERIES, token_flow
+from app.telemetry.token_flow import ENGINE_SERIES, SERVER_SERIES, TierSlice, token_flow
 
 PolledKind = Literal["server", "engine", "store"]
 
@@ -141,12 +142,14 @@ class TelemetryService:
         with self._db.read() as session:
             of_engines = history.sums(session, "engine", [e.id for e in engines], ENGINE_SERIES, start, now, now)
             of_servers = history.sums(session, "server", server_ids, SERVER_SERIES, start, now, now)
+            slices = _tier_slices(session, engines, server_ids, start, now)
         return token_flow(
             None if server_id is None else str(server_id),
             window_seconds,
             list(of_engines.values()),
             list(of_servers.values()),
             registered_engines=len(engines),
+            slices=slices,
         )
 
     def snapshot(self, target_kind: PolledKind, target_id: int) -> TargetSnapshot | None:
@@ -184,6 +187,27 @@ class TelemetryService:
     def retire(self, *, batches: int = 20) -> bool:
         """Drops what is too old, at most so many batches; True while there is more."""
         return all(rollup.retire(self._db, self._clock()) for _ in range(batches))
+
+
+def _tier_slices(
+    session: Session, engines: Sequence[EngineTarget], server_ids: Sequence[int], start: float, now: float
+) -> list[TierSlice]:
+    """Each server with its engines, minute by minute; none for windows whose minutes are gone."""
+    if now - start > rollup.RAW_KEPT_SECONDS / 4:
+        return []
+    wanted = ("external_tokens", "l1_hit_tokens", "l2_hit_tokens")
+    server_of = {("engine", e.id): e.server_id for e in engines} | {("server", i): i for i in server_ids}
+    rows = session.execute(
+        select(Series.id, Series.target_kind, Series.target_id, Series.metric).where(Series.metric.in_(wanted))
+    )
+    series = {r.id: (server_of[r.target_kind, r.target_id], r.metric) for r in rows if (r[1], r[2]) in server_of}
+    cells: dict[tuple[int | None, int], dict[str, float]] = {}
+    for ident, found in history.buckets(session, list(series), start, now, 60.0, "raw").items():
+        server_id, metric = series[ident]
+        for at, bucket in found.items():
+            cell = cells.setdefault((server_id, at), dict.fromkeys(wanted, 0.0))
+            cell[metric] += bucket.sum
+    return [TierSlice(*(cell[name] for name in wanted)) for cell in cells.values()]
 
 
 def _snapshot(row: Snapshot) -> TargetSnapshot:

@@ -24,6 +24,7 @@ class StoreLook:
     inodes_free: int | None = None
     disk: DiskCounters | None = None
     disk_reason: str | None = None
+    device: int | None = None
 
     def values(self, rates: DiskRates | None = None) -> dict[str, Any]:
         disk: dict[str, Any] = {"reason": self.disk_reason or "a rate needs two looks"}
@@ -37,6 +38,7 @@ class StoreLook:
                 "total_bytes": self.total_bytes,
                 "free_bytes": self.free_bytes,
                 "inodes_free": self.inodes_free,
+                "device": self.device,
             },
         }
 
@@ -60,6 +62,7 @@ def look_at_store(path: str) -> StoreLook:
         with os.scandir(path) as entries:
             next(entries, None)
         facts = os.statvfs(path)
+        device = Path(path).stat().st_dev
     except FileNotFoundError:
         return StoreLook(False, "the directory is gone (or its mount is)")
     except PermissionError:
@@ -75,4 +78,5 @@ def look_at_store(path: str) -> StoreLook:
         total_bytes=facts.f_blocks * facts.f_frsize,
         free_bytes=facts.f_bavail * facts.f_frsize,  # what a plain user may still write
         inodes_free=facts.f_favail if facts.f_files else None,
+        device=device,
     )

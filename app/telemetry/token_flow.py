@@ -1,20 +1,33 @@
 """Where prompt tokens came from: L0, L1, L2, or computed again. Pure.
 
 Rule: L0 (``local_cache_hit``), external (``external_kv_transfer``) and recomputed (``local_compute``) are what the
-engines count themselves. Of the external tokens, L2 is what the server's lookups found in L2 (each such hit is loaded
-from there), at most all of them; the rest came from L1. The server's own L1 hits are not used: it counts a lookup hit
-also when the engine then serves the tokens from its GPU cache.
+engines count themselves. Which tier the external tokens came from is told only by the server's lookups, and those
+count a hit also when the engine then serves the tokens from its GPU cache. So of E external tokens, with H1 and H2
+looked-up tokens found in L1 and L2, at least E - H1 and at most H2 came from L2. Summed over minutes these two bounds
+mostly meet; where they do not, L1 and L2 are unknown and the bounds are told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from app.telemetry.metrics import INTERVAL
 from app.telemetry.schemas import FlowLevel, FlowLevelView, TokenFlowView
 
 ENGINE_SERIES = ("local_tokens", "external_tokens", "recomputed_tokens")
-SERVER_SERIES = ("hit_tokens", "l2_hit_tokens")
+SERVER_SERIES = ("hit_tokens", "l1_hit_tokens", "l2_hit_tokens")
+#: Bounds that are nearer than this share of all tokens are one value: counters are not read at one instant.
+DECIDED = 0.02
+
+
+@dataclass(frozen=True)
+class TierSlice:
+    """One server and its engines in one minute: external tokens, and looked-up tokens found in L1 and L2."""
+
+    external: float
+    l1_hits: float
+    l2_hits: float
 
 
 def token_flow(
@@ -24,8 +37,11 @@ def token_flow(
     servers: Sequence[Mapping[str, float]],
     *,
     registered_engines: int,
+    slices: Sequence[TierSlice] = (),
 ) -> TokenFlowView:
     """The flow from the sums of increments of each engine and server that was polled in the window.
+
+    `slices`: the same by server and minute; without them the whole window is one.
 
     `engines` and `servers` hold only those with samples; `registered_engines` counts all that belong here.
     """
@@ -42,7 +58,7 @@ def token_flow(
     missing = registered_engines - len(told)
     note = f"{missing} of {registered_engines} engines told nothing in this window" if missing > 0 else None
     levels = [_level("l0", local, total, seconds)]
-    levels += _external(external, total, seconds, servers)
+    levels += _external(external, total, seconds, servers, slices)
     levels.append(_level("recomputed", computed, total, seconds))
     return TokenFlowView(
         server_id=server_id,
@@ -58,18 +74,49 @@ def token_flow(
 
 
 def _external(
-    external: float, total: float, seconds: float, servers: Sequence[Mapping[str, float]]
+    external: float,
+    total: float,
+    seconds: float,
+    servers: Sequence[Mapping[str, float]],
+    slices: Sequence[TierSlice],
 ) -> list[FlowLevelView]:
     if external == 0:
         return [_level("l1", 0.0, total, seconds), _level("l2", 0.0, total, seconds)]
     if not servers:
         reason = "the cache server told no lookups in this window, so the share of its tiers is not known"
         return [_nothing("l1", reason), _nothing("l2", reason)]
-    if any("l2_hit_tokens" not in server for server in servers):
+    if any(name not in server for server in servers for name in SERVER_SERIES):
         reason = "this server does not report L1 and L2 hits apart (LMCache before 0.5.5)"
         return [_nothing("l1", reason), _nothing("l2", reason)]
-    from_l2 = min(external, sum(server["l2_hit_tokens"] for server in servers))
-    return [_level("l1", external - from_l2, total, seconds), _level("l2", from_l2, total, seconds)]
+    hits = [sum(server[name] for server in servers) for name in ("l1_hit_tokens", "l2_hit_tokens")]
+    whole = l2_bounds([TierSlice(external, *hits)])
+    least, most = l2_bounds(slices) if slices else whole
+    # Slices may miss what fell on a border: the window's own bounds hold too.
+    least, most = min(max(least, whole[0]), whole[1]), max(min(most, whole[1]), whole[0])
+    if most - least <= DECIDED * total:
+        from_l2 = (least + most) / 2
+        return [_level("l1", external - from_l2, total, seconds), _level("l2", from_l2, total, seconds)]
+    reason = (
+        f"of {round(external):,} tokens from the cache server, {round(least):,} to {round(most):,} came from L2: its "
+        "lookups count hits also for tokens that the engine then served from its GPU cache"
+    )
+    return [
+        _between("l1", external - most, external - least, reason),
+        _between("l2", least, most, reason),
+    ]
+
+
+def l2_bounds(slices: Sequence[TierSlice]) -> tuple[float, float]:
+    """How many of the external tokens came from L2: (at least, at most)."""
+    least = sum(min(max(0.0, s.external - s.l1_hits), s.l2_hits) for s in slices)
+    most = sum(min(s.external, s.l2_hits) for s in slices)
+    return least, max(least, most)
+
+
+def _between(level: FlowLevel, least: float, most: float, reason: str) -> FlowLevelView:
+    return FlowLevelView(
+        level=level, state="unknown", least_tokens=round(least), most_tokens=round(most), reason=reason
+    )
 
 
 def _level(level: FlowLevel, tokens: float, total: float, seconds: float) -> FlowLevelView:

@@ -155,7 +155,7 @@ def engine_metrics(samples: Samples) -> EngineMetrics:
         process_start_time=samples.start_time(),
         resident_bytes=samples.total("process_resident_memory_bytes"),
         cpu_seconds=samples.total("process_cpu_seconds_total"),
-        kv_cache_usage=samples.maximum(prefix + usage),
+        kv_cache_usage=samples.ratio(prefix + usage),
         prompt_tokens_by_source=samples.total_by(f"{prefix}prompt_tokens_by_source_total", "source"),
         cached_tokens_by_source=samples.total_by(f"{prefix}prompt_tokens_cached_by_source_total", "source"),
         requests_by_reason=samples.total_by(f"{prefix}request_success_total", "finished_reason"),

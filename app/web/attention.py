@@ -166,7 +166,7 @@ def _store_troubles(card: StoreCard) -> Iterable[_Item]:
         detail = "Hits end at these records, and their keys stay dead until the files are removed."
         found = _dead(name, store.id, corrupt.records, detail, summary.scanned_at)
         yield _Item(found, _topics("store", store.id, "dead_records"), corrupt.records)
-    hours = summary.full_in_hours
+    hours = card.outlook.hours if card.outlook.steady else None  # what jumps from scan to scan is no forecast
     if hours is not None and hours <= FULL_SOON_HOURS:
         found = Attention(
             "bad" if hours < 24 else "warn",

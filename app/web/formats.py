@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from app.clock import parse_iso
 
@@ -170,6 +171,18 @@ def exact(moment: str | None) -> str:
     if moment is None:
         return "never"
     return _utc(moment).strftime("%a %-d %b %Y, %H:%M:%S UTC")
+
+
+def zoned(moment: str | None, timezone: str) -> str:
+    """``Mon 30 Nov 2026, 09:15 Europe/Berlin (CET)``: a firing as its schedule means it."""
+    if moment is None:
+        return "never"
+    try:
+        at = _utc(moment).astimezone(ZoneInfo(timezone))
+    except (ZoneInfoNotFoundError, ValueError):
+        return exact(moment)
+    named = timezone if at.tzname() in (None, timezone) else f"{timezone} ({at.tzname()})"
+    return at.strftime("%a %-d %b %Y, %H:%M ") + named
 
 
 def clock_time(moment: str | None) -> str:

@@ -33,7 +33,9 @@ class FormState:
         return FormState(
             self.values,
             error.errors,
-            error.title + ": " + error.detail if not error.errors else f"{error.title}. Nothing was changed.",
+            error.title + ": " + error.detail
+            if not error.errors
+            else f"{error.title}: {_named(error)}. Nothing was changed.",
             self.fields,
             aliases or self.aliases,
         )
@@ -60,6 +62,11 @@ class FormState:
         if path in self.aliases:
             return self.aliases[path]
         return path if path in self.fields else path.split("[")[0].split(".")[0]
+
+
+def _named(error: TierkeeperError) -> str:
+    """The fields that are wrong, in the words of the form."""
+    return ", ".join(dict.fromkeys(e.field.replace("_", " ").replace(".", " ") for e in error.errors))
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from app.errors import FieldError, InvalidInput, TierkeeperError
 from app.services import Services
 from app.web.contexts import Crumb, NavItem, PageContext, Shell, SignedIn, Toast
 from app.web.templating import Templates
+from app.wording import plain
 
 THEME_COOKIE = "tierkeeper-theme"
 FLASH_COOKIE = "tierkeeper-flash"
@@ -217,10 +218,7 @@ def build_input(model: type[Model], data: Mapping[str, Any]) -> Model:
     try:
         return model(**data)
     except ValidationError as error:
-        found = tuple(
-            FieldError(".".join(str(part) for part in e["loc"]), str(e["msg"]).removeprefix("Value error, "))
-            for e in error.errors()
-        )
+        found = tuple(FieldError(".".join(str(part) for part in e["loc"]), plain(e)) for e in error.errors())
         raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.acceptance.schemas import LatestView
 from app.cleanup.schemas import RunBrief
 from app.fleet.schemas import EngineView, StoreView
 from app.records.schemas import SummaryView
+from app.web.growth import Outlook
 
 # ---- the frame ----
 
@@ -110,6 +111,7 @@ class Lane:
     fill: float | None
     mark: float | None
     fill_text: str
+    between: str = ""  # the bounds of a share that cannot be told
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ class StoreCard:
 
     store: StoreView
     summary: SummaryView
+    outlook: Outlook = field(default_factory=lambda: Outlook(None))
 
 
 @dataclass(frozen=True)
@@ -192,3 +195,4 @@ class NextCleanup:
     at: str | None
     last: RunBrief | None
     on_layout_change: bool = False
+    timezone: str = "UTC"

@@ -31,8 +31,13 @@ def flow_picture(
     for tier in svg.TIERS:
         level = levels.get(tier)
         share = level.share if level else None
+        between = ""
         if share is not None:
             shares[tier] = share
+        elif level and level.least_tokens is not None and level.most_tokens is not None and flow.total_tokens:
+            least, most = level.least_tokens / flow.total_tokens, level.most_tokens / flow.total_tokens
+            between = f"{formats.percent(least, 0).removesuffix(formats.NBSP + '%')}–{formats.percent(most, 0)}"
+            shares[tier] = (least + most) / 2  # drawn in the middle of what is possible; the text says the bounds
         fill, mark, text = fills.get(tier, (None, None, "what no tier held"))
         per_second = level.tokens_per_second if level else None
         lanes.append(
@@ -45,6 +50,7 @@ def flow_picture(
                 fill=fill,
                 mark=mark,
                 fill_text=text,
+                between=between,
             )
         )
     return FlowPicture(
@@ -67,8 +73,12 @@ def _sentence(flow: TokenFlowView, shares: dict[str, float]) -> str:
         return "No prompt tokens in this window."
     if flow.state == "unknown" or flow.total_tokens is None:
         return f"Where prompt tokens came from is not known: {flow.reason or 'nothing has been read yet'}."
+    exact = {_LEVEL_TIER[level.level] for level in flow.levels if level.share is not None}
     names = {"l0": "the GPU", "l1": "memory", "l2": "disk", "rc": "computing again"}
-    parts = ", ".join(f"{formats.percent(shares[t], 0)} from {names[t]}" for t in svg.TIERS if t in shares)
+    parts = ", ".join(f"{formats.percent(shares[t], 0)} from {names[t]}" for t in svg.TIERS if t in exact)
+    if flow.external_tokens and "l2" not in exact:
+        both = formats.percent(flow.external_tokens / flow.total_tokens, 0)
+        parts += f", {both} from memory or disk (which of the two cannot be told for all)"
     return f"Of {formats.compact(flow.total_tokens)} prompt tokens: {parts}."
 
 
@@ -98,11 +108,12 @@ def _fill_l1(servers: Sequence[ServerView]) -> tuple[float | None, float | None,
 
 
 def _fill_l2(stores: Sequence[StoreCard]) -> tuple[float | None, float | None, str]:
-    known = [
-        c.store.filesystem
+    # Stores on one file system share its room: it is counted once.
+    known = {
+        f.device if f.device is not None else f"store {c.store.id}": f
         for c in stores
-        if c.store.filesystem.total_bytes and c.store.filesystem.free_bytes is not None
-    ]
+        if (f := c.store.filesystem).total_bytes and f.free_bytes is not None
+    }.values()
     if not known:
         return None, None, "use unknown" if stores else "no store registered"
     total = sum(f.total_bytes or 0 for f in known)

@@ -156,6 +156,7 @@ def _filters(clock: Clock) -> dict[str, Any]:
         "ms": formats.milliseconds,
         "relative": lambda moment: formats.relative(moment, clock()),
         "exact": formats.exact,
+        "zoned": formats.zoned,
         "hhmm": formats.clock_time,
         "day": lambda moment: formats.day(moment, clock()),
         "day_title": lambda moment: formats.day_title(moment, clock()),

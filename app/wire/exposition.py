@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from app.errors import TargetError
-from app.wire.fields import clean_text
+from app.wire.fields import clean_text, plausible, share
 
 MAX_BYTES = 16 * 2**20
 MAX_SAMPLES = 250_000
@@ -25,8 +25,8 @@ Labels = dict[str, str]
 class Samples:
     """The samples of one scrape, by sample name. Values are as printed: NaN and infinities are legal there.
 
-    `total`, `maximum` and `single` answer None for a series that is absent or whose value is not finite: the panel
-    keeps "unknown" apart from zero.
+    `total`, `maximum`, `ratio` and `total_by` leave out what no counter or gauge can be (not finite, below zero, beyond
+    64 bits) and answer None where nothing is left: the panel keeps "unknown" apart from zero.
     """
 
     __slots__ = ("_series",)
@@ -58,13 +58,19 @@ class Samples:
         series = self._series.get(name)
         if not series:
             return None
-        value = series[0][1] if len(series) == 1 else math.fsum(_finite_or_nan(value) for _, value in series)
-        return value if math.isfinite(value) else None
+        value = series[0][1] if len(series) == 1 else math.fsum(_plausible_or_nan(value) for _, value in series)
+        return value if plausible(value) else None
 
     def maximum(self, name: str) -> float | None:
         """The largest value over all label sets, or None (ratios must not be added up)."""
-        values = [value for _, value in self._series.get(name, ()) if math.isfinite(value)]
+        values = [value for _, value in self._series.get(name, ()) if plausible(value)]
         return max(values, default=None)
+
+    def ratio(self, name: str) -> float | None:
+        """The largest ratio over all label sets, or None where there is none or one of them is none."""
+        values = [share(value) for _, value in self._series.get(name, ())]
+        known = [value for value in values if value is not None]
+        return max(known) if known and len(known) == len(values) else None
 
     def start_time(self) -> float | None:
         """When the process started, epoch seconds; a time outside 2001 to 2100 is nonsense and counts as unknown."""
@@ -75,7 +81,7 @@ class Samples:
         """Finite values summed per value of one label; samples without the label count under ``""``."""
         sums: dict[str, float] = {}
         for labels, value in self.each(name):
-            if math.isfinite(value):
+            if plausible(value):
                 key = labels.get(label, "")
                 sums[key] = sums.get(key, 0.0) + value
         return sums
@@ -258,9 +264,9 @@ def _is_name(name: str) -> bool:
     return len(name) <= 512 and name.isprintable() and not any(char in name for char in " <>{}\"'")
 
 
-def _finite_or_nan(value: float) -> float:
+def _plausible_or_nan(value: float) -> float:
     # fsum refuses inf + -inf; one unusable part makes the sum unknown anyway
-    return value if math.isfinite(value) else math.nan
+    return value if plausible(value) else math.nan
 
 
 def _malformed(position: int, line: str) -> TargetError:

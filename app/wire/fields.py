@@ -108,6 +108,21 @@ def number(value: object) -> float | None:
     return result if math.isfinite(result) else None
 
 
+def plausible(value: float) -> bool:
+    """Whether a counter or a gauge can have this value: finite, not below zero, within 64 bits."""
+    return 0 <= value < _INT64
+
+
+def share(value: float | None) -> float | None:
+    """A ratio from 0 to 1; a hair above is rounding, anything else is nonsense and unknown."""
+    return min(1.0, value) if value is not None and 0 <= value <= 1 + 1e-6 else None
+
+
+def ratio(value: object) -> float | None:
+    """A number from 0 to 1."""
+    return share(number(value))
+
+
 def boolean(value: object) -> bool | None:
     """True or False only if it is exactly that."""
     return value if isinstance(value, bool) else None

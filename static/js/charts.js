@@ -63,7 +63,8 @@
       height: 210,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "Etc/UTC"),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
-      scales: { y: { range: (_, low, high) => (unit === "ratio" ? [0, 1] : unit === "bool" ? [0, 1.1] : [Math.min(0, low ?? 0), (high || 1) * 1.08]) } },
+      // Without points (or with one) the library would invent months: the last hour is asked for, and drawn.
+      scales: { x: { range: (_, low, high) => (low == null || high - low < 60 ? [(high ?? Date.now() / 1000) - 3600, high ?? Date.now() / 1000] : [low, high]) }, y: { range: (_, low, high) => (unit === "ratio" ? [0, 1] : unit === "bool" ? [0, 1.1] : [Math.min(0, low ?? 0), (high || 1) * 1.08]) } },
       axes: [
         { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid }, font: "11px Inter, sans-serif", values: timeTicks },
         { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { show: false }, size: 74, font: "11px Inter, sans-serif", values: (_, ticks) => ticks.map(show), ...(steps[unit] && { incrs: steps[unit] }) },

@@ -36,6 +36,7 @@ class Operation:
     method: str
     path: str
     summary: str
+    description: str
     parameters: tuple[Parameter, ...]
     answers: tuple[tuple[str, str], ...]
 
@@ -74,12 +75,13 @@ def families(document: Mapping[str, Any]) -> tuple[Family, ...]:
 
 
 def _operation(document: Mapping[str, Any], path: str, method: str, spec: Mapping[str, Any]) -> Operation:
-    text = (spec.get("description") or spec.get("summary") or "").strip()
+    summary, description = (" ".join((spec.get(name) or "").split()) for name in ("summary", "description"))
     return Operation(
         anchor=spec.get("operationId", f"{method}-{path}"),
         method=method.upper(),
         path=path,
-        summary=" ".join(text.split()),
+        summary=summary,
+        description=description,
         parameters=(*_parameters(document, spec), *_body(document, spec)),
         answers=tuple((status, answer.get("description", "")) for status, answer in spec.get("responses", {}).items()),
     )

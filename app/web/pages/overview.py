@@ -25,6 +25,7 @@ from app.web.contexts import (
 )
 from app.web.forms import FormState
 from app.web.frame import AdminFrame, FormValues, Frame, ViewerFrame, build_input, make_shell, one
+from app.web.growth import outlook
 from app.web.style_page import style_page
 
 router = APIRouter()
@@ -37,7 +38,12 @@ SHOWN_EVENTS = 9
 
 def store_cards(services: Services, stores: Sequence[StoreView]) -> list[StoreCard]:
     """Stores with their summaries."""
-    return [StoreCard(store, services.records.summary(int(store.id))) for store in stores]
+    cards = []
+    for store in stores:
+        summary = services.records.summary(int(store.id))
+        points = services.records.growth(int(store.id), points=50) if summary.full_in_hours is not None else []
+        cards.append(StoreCard(store, summary, outlook(summary, points)))
+    return cards
 
 
 def engine_verdicts(services: Services, engines: Sequence[EngineView]) -> list[EngineVerdict]:
@@ -136,7 +142,7 @@ def next_cleanup(services: Services) -> NextCleanup | None:
         return None
     at = chosen.next_firings[0] if chosen in scheduled else None
     on_change = chosen.enabled and chosen.schedule == "@layout-change"
-    return NextCleanup(chosen.id, chosen.name, chosen.store_name, at, chosen.last_run, on_change)
+    return NextCleanup(chosen.id, chosen.name, chosen.store_name, at, chosen.last_run, on_change, chosen.timezone)
 
 
 @router.get("/")

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from app.api.deps import parse_id
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
-from app.scheduling.schemas import ScheduleInput, SchedulePatch, ScheduleView
+from app.scheduling.schemas import FiringView, ScheduleInput, SchedulePatch, ScheduleView
 from app.services import Services
 from app.web.contexts import ScheduleRow, SchedulesPage
 from app.web.forms import FormState
@@ -89,7 +89,20 @@ def run_now(frame: OperatorFrame, schedule_id: str) -> Response:
     except TierkeeperError as error:
         return frame.refused("/schedules", error)
     good = firing.outcome in ("started", "manual")
-    return frame.done("/schedules", firing.detail or f"Fired: {firing.outcome}.", kind="ok" if good else "warn")
+    text = firing.detail or ("Started." if good else f"It did not start: {firing.outcome}.")
+    return frame.done("/schedules", text, kind="ok" if good else "warn", link=_link(firing))
+
+
+#: Where work of each kind is looked at.
+_WORK_PAGES = {"acceptance": "/acceptance/runs/", "cleanup": "/cleanup/runs/", "cleanup_run": "/cleanup/runs/"}
+
+
+def _link(firing: FiringView) -> tuple[str, str] | None:
+    """The page of the work that a firing started."""
+    if firing.work_kind is None or firing.work_id is None:
+        return None
+    page = _WORK_PAGES.get(firing.work_kind)
+    return (page + firing.work_id, "See the run") if page else ("/activity", "See it at work")
 
 
 @router.post("/{schedule_id}/pause")

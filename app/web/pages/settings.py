@@ -259,14 +259,20 @@ def add_target(frame: AdminFrame, kind: Kind, values: FormValues) -> Response:
             return _target_form(frame, kind, form, probe=fleet.probe(_probe(values)))
         body = _body(kind, values, new=True)
         added: Target
+        notice: str | None = None
         if kind == "server":
-            added = fleet.create_server(build_input(ServerCreate, body), actor=frame.actor)
+            server = build_input(ServerCreate, body)
+            added, notice = fleet.create_server(server, actor=frame.actor), fleet.advice("server", server)
         elif kind == "engine":
-            added = fleet.create_engine(build_input(EngineCreate, body), actor=frame.actor)
+            engine = build_input(EngineCreate, body)
+            added, notice = fleet.create_engine(engine, actor=frame.actor), fleet.advice("engine", engine)
         else:
             added = fleet.create_store(build_input(StoreCreate, body), actor=frame.actor)
     except TierkeeperError as error:
         return _target_form(frame, kind, form.failed(error), status=error.status)
+    if notice:
+        link = (f"/settings/{kind}s/{added.id}", "Change the address")
+        return frame.done(f"{_PATHS[kind]}/{added.id}", notice, kind="warn", link=link)
     return frame.done(f"{_PATHS[kind]}/{added.id}", f"{added.name} was added.")
 
 

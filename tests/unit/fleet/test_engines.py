@@ -35,7 +35,7 @@ class TestEngines:
         server = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
         given = bench.fleet.create_engine(EngineCreate(url="http://gpu-1:8000", server_id=server.id), actor="a")
         free = bench.fleet.create_engine(EngineCreate(url="http://gpu-1:8001"), actor="a")
-        assert (given.server_id, given.server_link, given.name) == (server.id, "given", "gpu-1")
+        assert (given.server_id, given.server_link, given.name) == (server.id, "given", "gpu-1:8000")
         assert (free.server_id, free.server_link, free.name) == (None, "none", "gpu-1:8001")
         assert (free.health.state, free.running, free.reset_available) == ("unknown", None, None)
         assert [e.id for e in bench.fleet.engine_targets(int(server.id))] == [int(given.id)]

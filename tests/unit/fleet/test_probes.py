@@ -12,7 +12,7 @@ import pytest
 from app.errors import InvalidInput, TargetError
 from app.fleet.addresses import parse_address
 from app.fleet.probes import Findings, judge
-from app.fleet.schemas import ProbeRequest
+from app.fleet.schemas import EngineCreate, ProbeRequest, ServerCreate
 from app.lmcache.metrics import parse_metrics, server_metrics
 from app.lmcache.status import parse_status
 from app.vllm.metrics import engine_metrics
@@ -134,3 +134,30 @@ class TestProbe:
     def test_forbidden_addresses_are_not_asked(self, bench: Bench) -> None:
         with pytest.raises(InvalidInput, match="link-local"):
             bench.fleet.probe(ProbeRequest(url="http://169.254.169.254"))
+
+
+class TestAdvice:
+    """What is told when an address was saved behind which something else answers."""
+
+    def test_an_engine_entered_as_a_server(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bench.fleet, "probe", lambda body: judge(ADDRESS, engine_found()))
+        told = bench.fleet.advice("server", ServerCreate(url=ADDRESS.url))
+        assert told is not None
+        assert "this is no address of a cache server: a vLLM engine" in told
+        assert "Add this address as an engine, and forget it here." in told
+        assert bench.fleet.advice("engine", EngineCreate(url=ADDRESS.url)) is None
+
+    def test_a_server_entered_as_an_engine(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bench.fleet, "probe", lambda body: judge(ADDRESS, server_found()))
+        assert "Add this address as a cache server" in (
+            bench.fleet.advice("engine", EngineCreate(url=ADDRESS.url)) or ""
+        )
+        assert bench.fleet.advice("server", ServerCreate(url=ADDRESS.url)) is None
+
+    def test_something_odd_and_nothing(self, bench: Bench, odd_port: int) -> None:
+        told = bench.fleet.advice("server", ServerCreate(url=f"http://127.0.0.1:{odd_port}"))
+        assert "something else answers there" in (told or "")
+        with socket.socket() as reserved:
+            reserved.bind(("127.0.0.1", 0))
+            down = ServerCreate(url=f"http://127.0.0.1:{reserved.getsockname()[1]}")
+            assert bench.fleet.advice("server", down) is None

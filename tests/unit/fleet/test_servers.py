@@ -29,6 +29,19 @@ class TestCreate:
         names = [bench.fleet.create_server(ServerCreate(url=u), actor="a").name for u in urls]
         assert names == ["127.0.0.1", "127.0.0.1:8081", "127.0.0.1-2"]
 
+    def test_a_server_and_an_engine_of_one_host_have_different_default_names(self, bench: Bench) -> None:
+        server = bench.fleet.create_server(ServerCreate(url="http://127.0.0.1:8080"), actor="a")
+        engine = bench.fleet.create_engine(EngineCreate(url="http://127.0.0.1:8000"), actor="a")
+        assert (server.name, engine.name) == ("127.0.0.1", "127.0.0.1:8000")
+
+    def test_a_name_that_nothing_has_is_answered_with_those_there_are(self, bench: Bench) -> None:
+        with pytest.raises(NotFound, match="no server has the name or id 'atlas'; no server is registered yet"):
+            bench.fleet.find("server", "atlas")
+        made = bench.fleet.create_server(ServerCreate(url="http://127.0.0.1:8080", name="One"), actor="a")
+        assert bench.fleet.find("server", "one") == bench.fleet.find("server", made.id) == int(made.id)
+        with pytest.raises(NotFound, match="registered are: One"):
+            bench.fleet.find("server", "77")
+
     def test_the_api_key_goes_in_and_never_out(self, bench: Bench) -> None:
         body = ServerCreate(url="http://gpu-1:8080", api_key="s3cret", headers={"X-Tenant": "t-secret"})
         view = bench.fleet.create_server(body, actor="user:admin")

@@ -267,3 +267,27 @@ def test_a_capture_with_any_part_replaced_is_still_read(data: st.DataObject, val
     for layout in status.contexts.values():
         assert KVLayout.from_json(layout.to_json()) == layout
         assert len(layout.fingerprint) == 16
+
+
+@pytest.mark.parametrize("told", [-0.25, 1.5, 1e308, -5, float("nan"), float("inf")])
+def test_a_ratio_that_cannot_be_is_unknown_with_the_reason(told: float) -> None:
+    body = {"is_healthy": True, "storage_manager": {"l1_manager": {"memory_usage_ratio": told}}}
+    status = parse_status(body)
+    assert status.l1_usage_ratio is None
+    if told == told and abs(told) != float("inf"):
+        assert f"memory_usage_ratio is {told}, which is no ratio" in status.absent["l1_usage_ratio"]
+
+
+def test_more_in_use_than_there_is_and_less_than_nothing() -> None:
+    body = {"is_healthy": True, "storage_manager": {"l1_manager": {"memory_used_bytes": 30, "memory_total_bytes": 20}}}
+    status = parse_status(body)
+    assert status.l1_usage_ratio is None
+    assert "30 of 20 bytes" in status.absent["l1_usage_ratio"]
+    body["storage_manager"] = {
+        "l1_manager": {"memory_used_bytes": -1, "memory_total_bytes": 20},
+        "l1_eviction_controller": {"trigger_watermark": 80},
+    }
+    status = parse_status(body)
+    assert (status.l1_used_bytes, status.l1_usage_ratio, status.trigger_watermark) == (None, None, None)
+    assert "memory_used_bytes is -1, which cannot be" in status.absent["l1_used_bytes"]
+    assert "trigger_watermark is 80, which cannot be" in status.absent["trigger_watermark"]

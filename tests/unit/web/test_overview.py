@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.alerts.schemas import AlertView
+from app.fleet.schemas import FilesystemView
 from app.records.facts import REASONS
 from app.web import overview, svg, words
 from app.web.attention import attention
 from app.web.contexts import EngineVerdict, StoreCard
+from app.web.growth import Outlook
 from tests.unit.web import acceptance_samples as a
 from tests.unit.web import records_samples as k
 from tests.unit.web import room_samples as r
@@ -39,8 +43,40 @@ def test_all_is_well_only_when_nothing_is_wrong() -> None:
 @pytest.mark.parametrize(("hours", "kind"), [(None, None), (400.0, None), (100.0, "warn"), (12.0, "bad")])
 def test_a_disk_that_is_full_soon(hours: float | None, kind: str | None) -> None:
     store = card(full_in_hours=hours, growth_bytes_per_hour=7.4e9)
-    kinds = [item.kind for item in attention([], [], [store], []) if "is full in" in item.title]
+    steady = replace(store, outlook=Outlook(hours, steady=True))
+    kinds = [item.kind for item in attention([], [], [steady], []) if "is full in" in item.title]
     assert kinds == ([kind] if kind else [])
+    jumpy = replace(store, outlook=Outlook(hours, soonest=1.0))
+    assert not [item for item in attention([], [], [jumpy], []) if "is full in" in item.title]
+
+
+def test_stores_on_one_file_system_share_its_room() -> None:
+    def on(ident: str, device: int | None) -> StoreCard:
+        room = FilesystemView(total_bytes=1000 * 10**9, free_bytes=400 * 10**9, device=device)
+        return StoreCard(s.store(ident, filesystem=room), k.summary(clean=True))
+
+    def text(*cards: StoreCard) -> str:
+        return overview.flow_picture(s.token_flow(), [], [], cards).lanes[2].fill_text.replace("\u00a0", " ")
+
+    assert text(on("1", 7), on("2", 7)) == text(on("1", 7))
+    assert text(on("1", 7), on("2", 8)) == "1.20 of 2.00 TB"
+    assert text(on("1", None), on("2", None)) == "1.20 of 2.00 TB"
+
+
+def test_a_share_that_cannot_be_told_is_told_as_bounds() -> None:
+    flow = s.token_flow()
+    levels = [
+        level
+        if level.level in ("l0", "recomputed")
+        else level.model_copy(update={"share": None, "tokens": None, "least_tokens": 421_000, "most_tokens": 842_000})
+        for level in flow.levels
+    ]
+    total = 4_210_000
+    picture = overview.flow_picture(
+        flow.model_copy(update={"levels": levels, "total_tokens": total, "external_tokens": total // 2}), [], [], []
+    )
+    assert [lane.between.replace("\u00a0", " ") for lane in picture.lanes] == ["", "10–20 %", "10–20 %", ""]
+    assert "50 % from memory or disk" in picture.sentence.replace("\u00a0", " ")
 
 
 def test_a_store_never_scanned_asks_for_its_scan_and_is_not_called_clean() -> None:

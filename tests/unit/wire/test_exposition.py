@@ -198,3 +198,20 @@ def test_a_pair_of_scrapes_costs_a_fraction_of_the_budget() -> None:
             yield
 
     assert best_cpu_ms(both()) < 5
+
+
+@pytest.mark.parametrize("value", ["-1", "-0.5", "NaN", "+Inf", "-Inf", "1e300", "9223372036854775808"])
+def test_what_no_counter_or_gauge_can_be_is_unknown(value: str) -> None:
+    samples = parse_metrics(f'a_total {value}\nb{{x="1"}} {value}\nb{{x="2"}} 3\n')
+    assert samples.total("a_total") is None
+    assert samples.maximum("a_total") is None
+    assert samples.total("b") is None
+    assert samples.total_by("b", "x") == {"2": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "ratio"), [("0", 0.0), ("0.8", 0.8), ("1.0000000001", 1.0), ("1.2", None), ("-0.1", None), ("NaN", None)]
+)
+def test_a_ratio_is_from_nothing_to_all(value: str, ratio: float | None) -> None:
+    assert parse_metrics(f"usage {value}\n").ratio("usage") == ratio
+    assert parse_metrics(f'usage{{x="1"}} 0\nusage{{x="2"}} {value}\n').ratio("usage") == ratio
