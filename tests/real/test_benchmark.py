@@ -5,6 +5,7 @@ held to those of `vllm bench serve`. One panel, its REST API and its command lin
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import threading
@@ -23,6 +24,7 @@ from tests.real.stack.control import RealStack
 pytestmark = pytest.mark.timeout(3600)
 # How far the medians may lie apart: this part of the median, and this many milliseconds on top.
 PART, MILLISECONDS = 0.05, 1.0
+HARDWARE = f"{os.cpu_count()} virtual CPU cores, no GPU"
 PROMPTS, ANSWER_TOKENS = 40, 16
 
 
@@ -36,8 +38,15 @@ class Bench:
     b: str
     a: str
 
-    def run(self, *, seconds: float = 400, **body: Any) -> dict[str, Any]:
-        return self.panel.work("/benchmark-runs", {"engine_id": self.b, **body}, seconds=seconds)
+    def run(self, *, seconds: float = 900, name: str = "", **body: Any) -> dict[str, Any]:
+        """One run, ended. Under `name` its exports are kept in $TIERKEEPER_REAL_RESULTS, where that is set."""
+        run = self.panel.work("/benchmark-runs", {"engine_id": self.b, **body}, seconds=seconds)
+        folder = os.environ.get("TIERKEEPER_REAL_RESULTS")
+        if name and folder:
+            for form in ("json", "md", "txt", "svg"):
+                kept = self.panel.client.get(f"/benchmark-runs/{run['id']}/export.{form}")
+                Path(folder, f"{name}.{form}").write_bytes(kept.content)
+        return run
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +79,9 @@ def test_the_scaled_ab_form(bench: Bench) -> None:
         baseline_engine_id=bench.a,
         experiment="ab",
         experiment_mode="scaled",
-        repeats=1,
-        noise_repeat=False,
         output_tokens=1,
-        hardware="test machine",
+        hardware=HARDWARE,
+        name="ab",
     )
     assert run["verdict"] == "valid", run["findings"]
     facts = run["scope"]["facts"]
@@ -102,7 +110,16 @@ def test_the_scaled_ab_form(bench: Bench) -> None:
 
 
 def test_use_once_shows_no_gain_and_says_so(bench: Bench) -> None:
-    run = bench.run(baseline_engine_id=bench.a, shape="use_once", contexts=8, tokens=600, repeats=2, output_tokens=2)
+    run = bench.run(
+        baseline_engine_id=bench.a,
+        shape="use_once",
+        contexts=8,
+        tokens=600,
+        repeats=3,
+        output_tokens=2,
+        hardware=HARDWARE,
+        name="use-once",
+    )
     assert run["verdict"] == "valid", run["findings"]
     tokens = run["result"]["tokens"]
     assert (tokens["l0"], tokens["l1"], tokens["l2"]) == (0, 0, 0)
