@@ -162,23 +162,36 @@ def test_the_command_ends_0_for_a_valid_run(bench: Bench) -> None:
 
 
 def test_times_agree_with_vllm_bench_serve(bench: Bench, tmp_path: Path) -> None:
-    """The same texts, cold under new salts, asked by both in turn (ours, theirs, theirs, ours)."""
-    compared = agreement(bench, tmp_path, rounds=1)
-    for name, (ours, theirs) in compared.items():
-        assert abs(ours - theirs) <= PART * theirs + MILLISECONDS, (name, ours, theirs, compared)
+    """The same texts, cold under new salts, asked by both in turn (ours, theirs, theirs, ours).
+
+    What two turns of the same client differ by is the machine's own: it widens what is allowed. On an idle machine it
+    is a fraction of a millisecond; on a busy one nobody's medians are worth more.
+    """
+    turns = agreement(bench, tmp_path)
+    told = {name: {who: [round(x, 3) for x in t] for who, t in of.items()} for name, of in turns.items()}
+    keep(told, "agreement")
+    for name, of in turns.items():
+        ours, theirs = statistics.mean(of["ours"]), statistics.mean(of["theirs"])
+        noise = max(max(t) - min(t) for t in of.values())
+        assert abs(ours - theirs) <= PART * theirs + MILLISECONDS + noise, (name, told)
 
 
-def agreement(bench: Bench, folder: Path, *, rounds: int) -> dict[str, tuple[float, float]]:
-    """metric -> (our median, theirs), milliseconds, over all requests of all rounds."""
-    ours: dict[str, list[float]] = {"TTFT": [], "TPOT": [], "ITL": []}
-    theirs: dict[str, list[float]] = {"TTFT": [], "TPOT": [], "ITL": []}
+def agreement(bench: Bench, folder: Path) -> dict[str, dict[str, list[float]]]:
+    """metric -> {ours, theirs} -> the median of each turn, milliseconds."""
+    found: dict[str, dict[str, list[float]]] = {m: {"ours": [], "theirs": []} for m in ("TTFT", "TPOT", "ITL")}
     texts = [sentence(seed) for seed in range(PROMPTS)]
-    for number in range(rounds):
-        for turn, mine in enumerate((True, False, False, True)):
-            found = panel_times(bench, texts) if mine else vllm_times(bench, texts, folder, f"serve-{number}-{turn}")
-            for name, values in found.items():
-                (ours if mine else theirs)[name] += values
-    return {name: (statistics.median(ours[name]), statistics.median(theirs[name])) for name in ours}
+    for turn, who in enumerate(("ours", "theirs", "theirs", "ours")):
+        times = panel_times(bench, texts) if who == "ours" else vllm_times(bench, texts, folder, f"serve-{turn}")
+        for name, values in times.items():
+            found[name][who].append(statistics.median(values))
+    return found
+
+
+def keep(found: Any, name: str) -> None:
+    """Beside the runs' exports, where results are kept."""
+    folder = os.environ.get("TIERKEEPER_REAL_RESULTS")
+    if folder:
+        Path(folder, f"{name}.json").write_text(json.dumps(found, indent=1))
 
 
 def sentence(seed: int) -> str:
