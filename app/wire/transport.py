@@ -192,6 +192,9 @@ class TargetHttp:
             raise RuntimeError("use the client as an async context manager")
         seconds = deadline or self.deadline
         timeout = self._timeout
+        if read_timeout is None and deadline is not None:
+            # Whoever allows a call more time allows it to be silent for as long.
+            read_timeout = max(deadline, self._timeout.read or 0.0)
         if read_timeout is not None:
             timeout = httpx.Timeout(read_timeout, connect=timeout.connect, pool=timeout.pool)
         await self.prepare()

@@ -310,3 +310,18 @@ async def test_another_transport_may_stand_in_for_the_network() -> None:
 
     async with TargetHttp("http://nowhere.invalid", transport=httpx.MockTransport(answer)) as http:
         assert (await http.fetch("GET", "/a")).json() == {"path": "/a"}
+
+
+async def test_a_call_that_is_given_more_time_may_be_silent_for_as_long() -> None:
+    """vLLM's first answer to /server_info collects facts of the host for seconds before its first byte."""
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.5)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlate")
+        await writer.drain()
+
+    async with RawServer({"GET /x": late}) as server, TargetHttp(server.url, read_timeout=0.1) as http:
+        assert (await http.fetch("GET", "/x", deadline=60.0)).body == b"late"
+        with pytest.raises(TargetError) as caught:
+            await http.fetch("GET", "/x")
+        assert caught.value.kind == "timeout"
