@@ -36,6 +36,8 @@ ALLOWED: Final = (
     ("POST", "/v1/chat/completions"),
 )
 MAX_STREAM = 64 * 2**20
+#: How long the first `/server_info` of a process may take on a busy host; later ones come at once.
+_INFO_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +176,18 @@ class VLLMClient:
             return engine_metrics(parse_metrics(answer.body, answer.content_type))
 
     async def server_info(self) -> EngineFacts | None:
-        """The engine's configuration, None where it has no such call (404: dev mode off)."""
-        answer = await self._call("GET", "/server_info", params={"config_format": "json"}, deadline=15.0)
+        """The engine's configuration, None where it has no such call (404: dev mode off).
+
+        The first answer of a process takes seconds: vLLM collects facts of the host for it (it lists every package).
+        """
+        answer = await self._call("GET", "/server_info", params={"config_format": "json"}, deadline=_INFO_SECONDS)
         if answer.status == 404:
             return None
         if answer.status in (
             422,
             500,
         ):  # the JSON form fails on configurations that hold odd objects; the text does not
-            answer = await self._call("GET", "/server_info", deadline=15.0)
+            answer = await self._call("GET", "/server_info", deadline=_INFO_SECONDS)
         body = answer.ok().json()
         with answer.reading():
             return parse_server_info(body)

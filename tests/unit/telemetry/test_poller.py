@@ -132,6 +132,17 @@ class TestServer:
         row = bench.telemetry.observations([server_id])[0]
         assert (row.ok, row.engine_ids, row.process_start) == (True, None, None)
 
+    async def test_resident_memory_is_sampled_as_the_processes_tell_it(self, bench: Bench) -> None:
+        fake, engine = captured_server(), captured_engine()
+        fake.set_metric("/metrics", "process_resident_memory_bytes", 685_670_400)
+        engine.set_metric("/metrics", "process_resident_memory_bytes", 612_300_000)
+        server_id = bench.add_server(fake)
+        engine_id = bench.add_engine(engine, server_id=server_id)
+        await bench.poller.poll_all_once()
+        assert points(bench, server_id, "resident_bytes") == [685_670_400]
+        found = bench.telemetry.samples("engine", engine_id, "resident_bytes")
+        assert ([value for _, value in found.points if value is not None], found.unit) == ([612_300_000], "bytes")
+
     async def test_metrics_without_the_split(self, bench: Bench) -> None:
         fake = captured_server()
         fake.set_metric("/metrics", "lmcache_mp_lookup_hit_l1_tokens_total", None)
