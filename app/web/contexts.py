@@ -205,6 +205,14 @@ class RecordPage(PageContext):
     epoch: EpochView | None
 
 
+@dataclass(frozen=True)
+class RecordGonePage(PageContext):
+    """record_gone.html: the number of a record that a scan found gone."""
+
+    record_id: str
+    store: StoreView
+
+
 # ---- cleanup ----
 
 

@@ -7,10 +7,11 @@ from starlette.responses import Response
 
 from app.api.deps import PageQuery, parse_id
 from app.cleanup.schemas import FilterPlanInput
-from app.errors import Conflict, InvalidInput, TierkeeperError
+from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.records.filters import ORDERS, RecordFilter, parse_order
 from app.records.schemas import EpochInput
-from app.web.contexts import Crumb, QuarantinePage, RecordPage, RecordsPage, StorePage, StoresPage
+from app.records.views import split_record_id
+from app.web.contexts import Crumb, QuarantinePage, RecordGonePage, RecordPage, RecordsPage, StorePage, StoresPage
 from app.web.formats import plural
 from app.web.forms import FormState
 from app.web.frame import FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
@@ -202,7 +203,10 @@ def adopt_quarantine(frame: OperatorFrame, store_id: str, values: FormValues) ->
 @router.get("/records/{record_id}")
 def record_page(frame: ViewerFrame, record_id: str) -> Response:
     services = frame.services
-    record = services.records.get_record(record_id)
+    try:
+        record = services.records.get_record(record_id)
+    except NotFound:
+        return _record_gone(frame, record_id)
     store = services.fleet.get_store(int(record.store_id))
     epochs = services.records.epochs(int(record.store_id)).items
     return frame.page(
@@ -215,4 +219,20 @@ def record_page(frame: ViewerFrame, record_id: str) -> Response:
         record=record,
         store=store,
         epoch=next((e for e in epochs if e.id == record.epoch_id), None),
+    )
+
+
+def _record_gone(frame: Frame, record_id: str) -> Response:
+    """404 with where to look. Raises NotFound where the number was never one of a store that is registered here."""
+    store = frame.services.fleet.get_store(split_record_id(record_id)[0])
+    return frame.page(
+        "record_gone.html",
+        RecordGonePage,
+        "stores",
+        Crumb(store.name, f"/stores/{store.id}"),
+        Crumb("Records", f"/stores/{store.id}/records"),
+        Crumb("Gone"),
+        status=404,
+        record_id=record_id,
+        store=store,
     )

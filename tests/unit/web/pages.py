@@ -306,6 +306,7 @@ def _records(odd: str) -> Pages:
             "record.html",
             c.RecordPage(shell(*head, "Record", role="viewer"), k.record_detail(odd, bare=True), store, None),
         ),
+        "record-gone": ("record_gone.html", c.RecordGonePage(shell(*head, "Gone"), "1099511631776", store)),
         "quarantine": (
             "quarantine.html",
             c.QuarantinePage(

@@ -11,6 +11,7 @@ import pytest
 
 from app.auth.schemas import UserInput
 from app.fleet.schemas import ServerCreate, StoreCreate
+from app.records.views import record_id
 from tests.support.panel import Panel, running_panel
 from tests.unit.web.test_pages import Document
 
@@ -412,3 +413,13 @@ def test_behind_a_prefix_every_address_has_it(tmp_path: Path) -> None:
             for name in ("href", "src", "action", "hx-get"):
                 if name in attrs and not attrs[name].startswith("#"):
                     assert attrs[name].startswith("/tierkeeper/"), (tag, attrs)
+
+
+def test_a_record_that_is_gone_says_where_to_look(browser: httpx.Client, store_id: str) -> None:
+    gone = browser.get(f"/records/{record_id(int(store_id), 4_000)}")
+    assert gone.status_code == 404
+    for path in (f"/stores/{store_id}/records", f"/stores/{store_id}/quarantine", "/cleanup"):
+        assert f'href="{path}"' in gone.text
+    never = browser.get(f"/records/{record_id(9_999, 1)}")
+    assert never.status_code == 404
+    assert "quarantine" not in never.text.lower()
