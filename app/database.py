@@ -14,7 +14,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, make_url
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+
+from app.vault import Vault, attach
 
 _NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -32,12 +35,14 @@ class Base(DeclarativeBase):
 
 
 class Database:
-    """One engine, made once per process by `app.main` or a command."""
+    """One engine, made once per process by `app.main` or a command. `vault` seals what `app.vault` calls a secret."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, vault: Vault | None = None) -> None:
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _make_engine(url, self.is_sqlite)
+        if vault is not None:
+            attach(self.engine.dialect, vault)
         self._read = sessionmaker(self.engine, expire_on_commit=False)
         self._write = sessionmaker(self.engine.execution_options(sqlite_begin="IMMEDIATE"), expire_on_commit=False)
         self._durable = sessionmaker(
@@ -114,6 +119,13 @@ def trouble_of(error: BaseException, where: str = "") -> str:
     said = " ".join(str(error).split())
     known = next((way for words, way in _WAYS_OUT if words in said.lower()), None)
     return f"the database{f' {where}' if where else ''} cannot be used ({said[:300]}); {known or _DAMAGED}"
+
+
+def trouble(error: DBAPIError) -> str | None:
+    """As `trouble_of` for a database that cannot be used just now; None for an error in what was asked of it."""
+    said = str(error.orig).lower()
+    unusable = ("is locked", "readonly", "unable to open", "is full", "i/o error", "malformed", "not a database")
+    return trouble_of(error.orig or error) if any(words in said for words in unusable) else None
 
 
 def insert_ignore(session: Session, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:

@@ -12,12 +12,13 @@ from fastapi.responses import JSONResponse
 from starlette.middleware import Middleware
 
 from app import __version__, data_dir, migrate
-from app.api import metrics, problems
+from app.api import document, metrics, problems
 from app.api.routers import api_routers
 from app.clock import Clock, system_clock
 from app.services import Services
 from app.settings import Settings
 from app.web.middleware import Idempotency, RequestContext, RequestLimits, SameOrigin, SecurityHeaders
+from app.web.proxy import AllowedHosts, BehindProxy
 from app.web.routers import install_pages
 from app.wiring import Background, apply_targets_file, build_services
 
@@ -71,23 +72,29 @@ def create_app(
         title="Tierkeeper",
         version=__version__,
         description="Operations panel for LMCache. Errors are RFC 9457 problems; times are RFC 3339 in UTC.",
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,  # FastAPI's own route would make the document, seconds of work, on the event loop
         docs_url=None,
         redoc_url=None,
-        root_path=settings.root_path,
+        # Links are made with our own prefix: the framework's redirect of /x/ to /x would not know it.
+        redirect_slashes=False,
+        servers=[{"url": settings.root_path}] if settings.root_path else None,
         lifespan=lifespan,
         middleware=[
+            Middleware(BehindProxy, settings),
             Middleware(RequestContext),
             Middleware(SecurityHeaders),
+            Middleware(AllowedHosts, settings),
             Middleware(RequestLimits),
             Middleware(SameOrigin),
             Middleware(Idempotency),
         ],
     )
     app.state.startup_error = None
+    app.state.root_path = settings.root_path
     problems.install(app)
     app.include_router(_open_routes(app))
     app.include_router(metrics.router)
+    document.install(app)
     api = APIRouter(prefix="/api/v1")
     for router in api_routers():
         api.include_router(router)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import io
 import os
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import structlog
 from dotenv.parser import parse_stream
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app import secret_files
 from app.errors import FieldError, InvalidInput
 
 PREFIX = "TIERKEEPER_"
@@ -23,6 +26,7 @@ CLIENT_NAMES = frozenset({"TIERKEEPER_URL", "TIERKEEPER_TOKEN"})
 # Kubernetes injects these into every pod of a namespace that has a service named "tierkeeper".
 _KUBERNETES = re.compile(r"^TIERKEEPER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_.+)$")
 # Used by the project's own tests and tools.
+_HOST_PATTERN = re.compile(r"(\*\.)?[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 _TOOLING = frozenset({"TIERKEEPER_REAL", "TIERKEEPER_REAL_CACHE", "TIERKEEPER_REAL_KEEP"})
 
 log = structlog.get_logger()
@@ -47,11 +51,36 @@ class Settings(BaseSettings):
         False, description="Set when people reach the panel over https: __Host- cookies with Secure."
     )
     public_url: str | None = Field(None, description="Where people reach the panel: messages about alarms link there.")
-    root_path: str = Field("", description="Path prefix that a reverse proxy strips, such as /tierkeeper.")
+    root_path: str = Field("", description="Path prefix under which a proxy serves the panel, as in /tierkeeper.")
+    allowed_hosts: str = Field(
+        "", description="Host names the panel answers to, separated by commas, * for one label; empty: any."
+    )
+    trusted_proxies: str = Field(
+        "", description="Addresses or networks of reverse proxies whose forwarded headers are believed."
+    )
+    forward_auth_header: str | None = Field(
+        None, description="Header in which a trusted proxy names the person it has signed in, such as Remote-User."
+    )
+    forward_auth_role: Literal["none", "viewer", "operator", "admin"] = Field(
+        "viewer", description="Role of people a proxy has signed in who have no account here; none refuses them."
+    )
     allow_link_local: bool = Field(False, description="Allow targets on link-local and cloud metadata addresses.")
+    secrets_dir: Path = Field(
+        Path("/run/secrets"), description="Where API keys given as file:/path may be read from; nothing outside of it."
+    )
     session_idle_seconds: float = Field(12 * 3600.0, gt=0, description="A session unused for this long ends.")
     session_absolute_seconds: float = Field(7 * 86400.0, gt=0, description="A session older than this ends.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+    @field_validator("admin_password", "metrics_token", mode="before")
+    @classmethod
+    def _from_file(cls, value: Any) -> Any:
+        if isinstance(value, str) and secret_files.is_reference(value):
+            try:
+                return secret_files.read(value, "it")
+            except InvalidInput as error:
+                raise ValueError(error.detail) from None
+        return value
 
     @field_validator("log_level")
     @classmethod
@@ -75,10 +104,74 @@ class Settings(BaseSettings):
             raise ValueError("start with / and do not end with /, as in /tierkeeper")
         return value
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: str) -> str:
+        for part in _parts(value):
+            try:
+                ip_network(part)
+            except ValueError as error:
+                raise ValueError(f"{part!r} is no address or network ({error}), as in 10.0.0.0/24") from None
+        return value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _host_names(cls, value: str) -> str:
+        for part in _parts(value):
+            if not _HOST_PATTERN.fullmatch(part):
+                raise ValueError(f"{part!r} is no host name; write names without scheme and port, as in panel.example")
+        return value
+
+    @field_validator("forward_auth_header")
+    @classmethod
+    def _header_name(cls, value: str | None) -> str | None:
+        if value and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", value):
+            raise ValueError("is no header name, as in Remote-User")
+        if value and value.lower() in ("authorization", "cookie", "host", "origin"):
+            raise ValueError("every client may send this header; take one that only the proxy sets, as in Remote-User")
+        return value or None
+
+    @model_validator(mode="after")
+    def _proxy_is_named(self) -> Self:
+        if self.forward_auth_header and not _parts(self.trusted_proxies):
+            raise ValueError("FORWARD_AUTH_HEADER needs TRUSTED_PROXIES: anybody else could claim to be anybody")
+        return self
+
+    def is_trusted_proxy(self, address: str) -> bool:
+        """Whether what this peer says about clients is believed."""
+        return bool(self.trusted_proxies) and _listed(address, self.trusted_proxies)
+
+    def is_allowed_host(self, host: str) -> bool:
+        """Whether the panel answers under this Host header."""
+        allowed = _parts(self.allowed_hosts)
+        bare = host.lower().rpartition(":")[0] if re.search(r":\d*$", host) else host.lower()
+        name = bare.removesuffix(".")
+        return not allowed or any(_host_matches(name, pattern.lower()) for pattern in allowed)
+
     @property
     def sqlalchemy_url(self) -> str:
         """The database URL in force."""
         return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'tierkeeper.db'}"
+
+
+def _parts(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+@functools.lru_cache(maxsize=1024)
+def _listed(address: str, networks: str) -> bool:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    return any(found in ip_network(part) for part in _parts(networks))
+
+
+def _host_matches(name: str, pattern: str) -> bool:
+    if not pattern.startswith("*."):
+        return name == pattern
+    label, dot, rest = name.partition(".")
+    return bool(label and dot) and rest == pattern[2:]
 
 
 def load_settings(environment: Mapping[str, str] | None = None, **overrides: object) -> Settings:

@@ -39,13 +39,16 @@ from app.settings import Settings
 from app.sizing.service import SizingService
 from app.telemetry.poller import Poller
 from app.telemetry.service import TelemetryService
+from app.vault import Vault
+from app.wire import destinations
 
 log = structlog.get_logger()
 
 
 def build_services(settings: Settings, clock: Clock) -> Services:
-    """Every service over the database of `settings`; opens no network connection and starts no thread."""
-    db = Database(settings.sqlalchemy_url)
+    """Every service over the database of `settings`; its data directory exists. No network connection, no thread."""
+    destinations.allow_link_local(settings.allow_link_local)
+    db = Database(settings.sqlalchemy_url, vault=Vault.of(settings.data_dir))
     runner = WorkRunner(db, clock)
     audit = AuditService(db=db, clock=clock)
     scheduling = SchedulingService(db=db, clock=clock, audit=audit, runner=runner)

@@ -16,9 +16,13 @@ from typing import Any, Literal
 
 import httpx
 
-from app.errors import TierkeeperError
+from app.errors import TargetError, TierkeeperError
+from app.wire.destinations import guard
+from app.wire.transport import bounded
 
 OUTPUT_KEPT = 2000
+ANSWER_BYTES = 64 * 1024
+_PLAIN = {"accept-encoding": "identity"}
 TargetKind = Literal["server", "engine"]
 
 
@@ -98,10 +102,17 @@ async def _command(argv: list[str], target: HookTarget, seconds: float) -> str:
 async def _webhook(url: str, headers: Mapping[str, str], target: HookTarget, seconds: float) -> str:
     body = {"action": "restart", "target": target.kind, "name": target.name, "url": target.url}
     try:
-        async with httpx.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False) as client:
-            answer = await client.post(url, json=body, headers=dict(headers))
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        # One deadline over everything, and a bounded answer: who is called here may be as hostile as any target.
+        async with (
+            asyncio.timeout(seconds),
+            httpx.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False) as client,
+            client.stream("POST", url, json=body, headers={**_PLAIN, **headers}, extensions={"trace": guard}) as answer,
+        ):
+            told = b"".join([chunk async for chunk in bounded(answer, ANSWER_BYTES)])
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise HookFailed(f"the webhook does not answer: {error or type(error).__name__}") from error
+    except TargetError as error:
+        raise HookFailed(f"the webhook failed: {error.detail}") from error
     if not 200 <= answer.status_code < 300:
-        raise HookFailed(f"the webhook answered {answer.status_code}: {answer.text[:300]}")
+        raise HookFailed(f"the webhook answered {answer.status_code}: {told.decode('utf-8', 'replace')[:300]}")
     return f"the webhook answered {answer.status_code}"

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
 from app.scheduling.work import WorkColumns
+from app.vault import SecretJson
 
 _ACTIVE = text("state IN ('queued', 'running')")
 
@@ -58,8 +59,8 @@ class RestartHook(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
-    server_action: Mapped[dict[str, Any] | None] = mapped_column(JSON, default=None)
-    engine_action: Mapped[dict[str, Any] | None] = mapped_column(JSON, default=None)
+    server_action: Mapped[dict[str, Any] | None] = mapped_column(SecretJson, default=None)
+    engine_action: Mapped[dict[str, Any] | None] = mapped_column(SecretJson, default=None)
     timeout_seconds: Mapped[float] = mapped_column(default=300.0)
     created_at: Mapped[float]
     updated_at: Mapped[float]

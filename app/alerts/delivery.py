@@ -17,8 +17,9 @@ import apprise
 import httpx
 
 from app.alerts.messages import Message, digest, payload
-from app.errors import InvalidInput
+from app.errors import InvalidInput, TargetError
 from app.fleet.addresses import Resolver, check_host, system_resolver
+from app.wire.destinations import guard_sync
 
 TIMEOUT_SECONDS = 20.0
 #: Services that act on the panel's own machine instead of telling somebody.
@@ -89,8 +90,20 @@ class Sender:
         self._webhook_host(destination.url)
         try:
             # Redirects are not followed: they would carry the headers to an address nobody entered.
-            with httpx.Client(timeout=self._timeout, transport=self._transport, follow_redirects=False) as client:
-                answer = client.post(destination.url, json=payload(messages), headers=dict(destination.headers))
+            # The answer's body is of no interest, so it is not read: it may be endless.
+            with (
+                httpx.Client(timeout=self._timeout, transport=self._transport, follow_redirects=False) as client,
+                client.stream(
+                    "POST",
+                    destination.url,
+                    json=payload(messages),
+                    headers=dict(destination.headers),
+                    extensions={"trace": guard_sync},
+                ) as answer,
+            ):
+                pass
+        except TargetError as error:
+            return Sent(False, error.detail)
         except httpx.TimeoutException:
             return Sent(False, f"no answer within {self._timeout:g} s")
         except httpx.ConnectError as error:

@@ -8,6 +8,7 @@ from sqlalchemy import JSON, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
+from app.vault import SecretJson, SecretText
 
 _ACTIVE = text("state != 'resolved'")
 
@@ -145,9 +146,9 @@ class Notifier(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     kind: Mapped[str]  # apprise | webhook
-    url: Mapped[str]
+    url: Mapped[str] = mapped_column(SecretText)
     service: Mapped[str]  # what the address is of, for people: "Slack", "webhook at alerts.example"
-    headers: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)  # of a webhook; secret too
+    headers: Mapped[dict[str, str]] = mapped_column(SecretJson, default=dict)  # of a webhook; secret too
     enabled: Mapped[bool] = mapped_column(default=True)
     min_severity: Mapped[str] = mapped_column(default="warning")
     matcher: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from app.api.deps import Admin, PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import BODY, NOT_FOUND, READ
 from app.audit.service import AuditView
-from app.auth.schemas import NewTokenView, TokenInput, TokenView, UserInput, UserPatch, UserView
+from app.auth.schemas import NewTokenView, SessionView, TokenInput, TokenView, UserInput, UserPatch, UserView
 from app.shapes import ApiModel, Page
 
 router = APIRouter(tags=["access"])
@@ -53,6 +53,17 @@ def patch_user(user_id: str, body: UserPatch, services: ServicesDep, principal: 
 @router.delete("/users/{user_id}", status_code=204, responses=BODY)
 def delete_user(user_id: str, services: ServicesDep, principal: Admin) -> None:
     services.auth.delete_user(parse_id("user", user_id), actor=principal.actor)
+
+
+@router.get("/users/{user_id}/sessions", responses=NOT_FOUND)
+def list_sessions(user_id: str, services: ServicesDep, principal: Admin) -> Page[SessionView]:
+    return services.auth.list_sessions(parse_id("user", user_id))
+
+
+@router.delete("/users/{user_id}/sessions", status_code=204, responses=NOT_FOUND)
+def end_sessions(user_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Signs the user out everywhere."""
+    services.auth.end_sessions(parse_id("user", user_id), actor=principal.actor)
 
 
 @router.get("/tokens", responses=READ)

@@ -22,6 +22,9 @@ def get_services(request: Request) -> Services:
     return services
 
 
+#: Sent by what a page asks without anybody having touched it.
+POLL_HEADER = "tierkeeper-poll"
+
 ServicesDep = Annotated[Services, Depends(get_services)]
 
 
@@ -37,8 +40,25 @@ def authenticate(request: Request, services: Services) -> Principal | None:
     if header is not None:
         scheme, _, token = header.partition(" ")
         return services.auth.token_principal(token.strip(), address) if scheme.lower() == "bearer" else None
+    name = forwarded_name(request, services)
+    if name is not None:
+        return services.auth.forwarded_principal(name, address)
     cookie = request.cookies.get(session_cookie_name(services))
-    return services.auth.session_principal(cookie, address) if cookie else None
+    return services.auth.session_principal(cookie, address, active=not _by_itself(request)) if cookie else None
+
+
+def forwarded_name(request: Request, services: Services) -> str | None:
+    """Whom the proxy in front of us has signed in; only of listed proxies, only where the setting names a header."""
+    header = services.settings.forward_auth_header
+    if header is None or not getattr(request.state, "trusted_proxy", False):
+        return None
+    found = request.headers.getlist(header)
+    return found[0].strip() or None if len(found) == 1 else None
+
+
+def _by_itself(request: Request) -> bool:
+    """Whether a page asks on its own (live parts, charts, event streams): that keeps nobody signed in."""
+    return POLL_HEADER in request.headers or "text/event-stream" in request.headers.get("accept", "")
 
 
 class RequireRole:

@@ -10,8 +10,10 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 
+from app.database import trouble
 from app.errors import FieldError, NotSignedIn, TierkeeperError
 from app.wording import sentence
 
@@ -61,6 +63,14 @@ def install(app: FastAPI) -> None:
         response.headers.update(error.headers or {})
         return response
 
+    @app.exception_handler(DBAPIError)
+    def _database(request: Request, error: DBAPIError) -> Response:
+        detail = trouble(error)
+        if detail is None:
+            return _bug(request, error)
+        log.error("database.unusable", path=request.url.path, error=detail)
+        return respond(request, 503, "database_unusable", "The database cannot be used just now", detail, ())
+
     @app.exception_handler(Exception)
     def _bug(request: Request, error: Exception) -> Response:
         log.error("request.crashed", path=request.url.path, error=repr(error))
@@ -101,7 +111,7 @@ def respond(
 
 
 def _to_login(request: Request) -> Response:
-    root = request.scope.get("root_path", "")
+    root = request.app.state.root_path
     path = request.scope.get("path", "/")
     query = request.scope.get("query_string", b"").decode("ascii", "replace")
     target = path + (f"?{query}" if query else "")

@@ -32,6 +32,14 @@ class UserPatch(InputModel):
     disabled: bool | None = None
 
 
+class SessionView(ApiModel):
+    """One signed-in browser of a user."""
+
+    created_at: str
+    last_seen_at: str
+    address: str | None
+
+
 class TokenView(ApiModel):
     """A token without its secret."""
 

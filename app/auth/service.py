@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
-from app.auth.schemas import RANK, NewTokenView, TokenInput, TokenView, UserInput, UserPatch, UserView
+from app.auth.schemas import RANK, NewTokenView, SessionView, TokenInput, TokenView, UserInput, UserPatch, UserView
 from app.auth.tables import ApiToken, LoginFailure, User, UserSession
 from app.clock import Clock, iso
 from app.database import Database
@@ -29,11 +29,12 @@ FAILURES_PER_NAME = 10
 FAILURES_PER_ADDRESS = 30
 # `last_seen_at` and `last_used_at` are written at most this often: reading pages must not mean writing.
 TOUCH_SECONDS = 60.0
+MAX_FORWARDED_NAME = 128
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks. kind: user (a session), token, or system (a command on the data directory)."""
+    """Who asks. kind: user (a session), token, proxy (a name a proxy vouches for), system (a command)."""
 
     name: str
     role: str
@@ -93,8 +94,11 @@ class AuthService:
 
     # sessions
 
-    def sign_in(self, username: str, password: str, address: str | None) -> str:
-        """A new session token. Raises NotSignedIn for a wrong pair, TooManyRequests when throttled."""
+    def sign_in(self, username: str, password: str, address: str | None, *, replaces: str | None = None) -> str:
+        """A new session token. Raises NotSignedIn for a wrong pair, TooManyRequests when throttled.
+
+        replaces: the session this browser had, which ends: no token lives through a sign-in.
+        """
         now = self._clock()
         self._throttle(username, address, now)
         with self._db.read() as session:
@@ -114,7 +118,10 @@ class AuthService:
         with self._db.write() as session:
             session.execute(
                 delete(UserSession).where(
-                    UserSession.created_at < now - self._settings.session_absolute_seconds,
+                    or_(
+                        UserSession.created_at < now - self._settings.session_absolute_seconds,
+                        UserSession.token_hash == _digest(replaces or ""),
+                    )
                 )
             )
             session.add(
@@ -141,10 +148,68 @@ class AuthService:
     def sign_out(self, token: str) -> None:
         """Ends the session; unknown tokens are ignored."""
         with self._db.write() as session:
-            session.execute(delete(UserSession).where(UserSession.token_hash == _digest(token)))
+            row = session.get(UserSession, _digest(token))
+            if row is None:
+                return
+            user = self._user(session, row.user_id)
+            session.delete(row)
+            self._audit.record(
+                session,
+                actor=f"user:{user.username}",
+                action="session.delete",
+                target_kind="user",
+                target_id=user.id,
+            )
 
-    def session_principal(self, token: str, address: str | None) -> Principal | None:
-        """Who owns this session cookie, or None when it is unknown or over."""
+    def list_sessions(self, user_id: int) -> Page[SessionView]:
+        """The sessions of one user that are not over, newest first."""
+        now, settings = self._clock(), self._settings
+        with self._db.read() as session:
+            self._user(session, user_id)
+            rows = session.scalars(
+                select(UserSession)
+                .where(
+                    UserSession.user_id == user_id,
+                    UserSession.created_at >= now - settings.session_absolute_seconds,
+                    UserSession.last_seen_at >= now - settings.session_idle_seconds,
+                )
+                .order_by(UserSession.created_at.desc())
+            )
+            return Page(items=[_session_view(row) for row in rows], next_page_token=None)
+
+    def end_sessions(self, user_id: int, *, actor: str) -> None:
+        """Signs the user out everywhere, at once."""
+        with self._db.write() as session:
+            user = self._user(session, user_id)
+            ended = session.execute(delete(UserSession).where(UserSession.user_id == user_id))
+            self._audit.record(
+                session,
+                actor=actor,
+                action="session.revoke",
+                target_kind="user",
+                target_id=user_id,
+                detail={"username": user.username, "sessions": ended.rowcount},  # type: ignore[attr-defined]
+            )
+
+    def forwarded_principal(self, name: str, address: str | None) -> Principal | None:
+        """Whom a trusted proxy has signed in: with the role of the account of that name, else FORWARD_AUTH_ROLE.
+
+        None for a disabled account, for a name no person has, and for strangers where the setting says none.
+        """
+        if len(name) > MAX_FORWARDED_NAME or not name.isprintable():
+            return None
+        with self._db.read() as session:
+            user = session.scalar(select(User).where(User.username == name))
+        if user is not None:
+            return None if user.disabled else Principal(name, user.role, "user", address)
+        role = self._settings.forward_auth_role
+        return None if role == "none" else Principal(name, role, "proxy", address)
+
+    def session_principal(self, token: str, address: str | None, *, active: bool = True) -> Principal | None:
+        """Who owns this session cookie, or None when it is unknown or over.
+
+        active: somebody does something. What a page asks by itself does not put off the idle end.
+        """
         now = self._clock()
         digest = _digest(token)
         with self._db.read() as session:
@@ -163,7 +228,7 @@ class AuthService:
         )
         if expired or user.disabled:
             return None
-        if now - row.last_seen_at > TOUCH_SECONDS:
+        if active and now - row.last_seen_at > TOUCH_SECONDS:
             with self._db.write() as session:
                 session.execute(update(UserSession).where(UserSession.token_hash == digest).values(last_seen_at=now))
         return Principal(user.username, user.role, "user", address)
@@ -337,6 +402,12 @@ def _user_view(row: User) -> UserView:
         role=row.role,
         disabled=row.disabled,
         created_at=iso(row.created_at) or "",
+    )
+
+
+def _session_view(row: UserSession) -> SessionView:
+    return SessionView(
+        created_at=iso(row.created_at) or "", last_seen_at=iso(row.last_seen_at) or "", address=row.address
     )
 
 

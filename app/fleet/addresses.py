@@ -20,17 +20,13 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from app.errors import InvalidInput
+from app.wire.destinations import embedded, is_local_secret
 
 #: Host name -> textual addresses; an empty list where it does not resolve.
 Resolver = Callable[[str], list[str]]
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Where clouds hand out credentials to whoever asks from the machine itself.
-_METADATA_ADDRESSES = frozenset(
-    ipaddress.ip_address(a)
-    for a in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
-)
 _METADATA_NAMES = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
 )
@@ -39,7 +35,6 @@ _NUMERIC_HOST = re.compile(r"^(0x[0-9a-f]*|\d+)(\.(0x[0-9a-f]*|\d+))*\.?$")
 _ENDPOINTS = re.compile(
     r"/(metrics|status|healthcheck|health|config|conf|version|v1(/.*)?|api/(status|healthcheck)|openapi\.json|docs)$"
 )
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True)
@@ -175,22 +170,12 @@ def _literal(host: str) -> _Address | None:
     return address
 
 
-def _embedded(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 one stands for, where it does."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        return inner or address
-    return address
-
-
 def _check_reachable(field: str, text: str, host: str, literal: _Address | None, allow_link_local: bool) -> None:
     if literal is not None:
-        address = _embedded(literal)
+        address = embedded(literal)
         if address.is_unspecified or address.is_multicast or address == ipaddress.IPv4Address("255.255.255.255"):
             raise _refuse(field, text, "is no address a target can have (unspecified, multicast or broadcast)")
-        forbidden = address.is_link_local or address in _METADATA_ADDRESSES
+        forbidden = is_local_secret(address)
     else:
         forbidden = host in _METADATA_NAMES
     if forbidden and not allow_link_local:

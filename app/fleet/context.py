@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+import structlog
 from pydantic import BaseModel
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app import secret_files
 from app.audit.service import AuditService
 from app.clock import Clock
 from app.database import Database
@@ -20,6 +22,8 @@ from app.fleet.live import LiveSource, NothingKnown
 from app.fleet.tables import Engine, HealthChange, Server, Store
 from app.paging import decode_cursor, encode_cursor, parse_id
 from app.settings import Settings
+
+log = structlog.get_logger()
 
 TargetKind = Literal["server", "engine", "store"]
 #: Called in the unit of work that forgets a target, before its row goes; may raise Conflict.
@@ -57,6 +61,21 @@ class FleetContext:
     def changed(self, kind: TargetKind, target_id: int) -> None:
         for hook in self.change_hooks:
             hook(kind, target_id)
+
+    def secret(self, stored: str | None) -> str | None:
+        """A secret as it is sent: ``file:/run/secrets/x`` is read now. None, and a log line, where it cannot be."""
+        if stored is None or not secret_files.is_reference(stored):
+            return stored
+        try:
+            return secret_files.read(stored, "api_key", inside=self.settings.secrets_dir) or None
+        except InvalidInput as error:
+            log.error("secret_file.unreadable", reason=error.detail)
+            return None
+
+    def secrets(self, stored: Mapping[str, str]) -> dict[str, str]:
+        """Request headers as they are sent; one whose file cannot be read is left out."""
+        found = {name: self.secret(value) for name, value in stored.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def forget(self, kind: TargetKind, target_id: int, *, actor: str) -> None:
         """Deletes the row after every hook agreed. Touches nothing outside the database."""

@@ -160,8 +160,8 @@ class Engines:
                 r.name,
                 r.url,
                 r.server_id,
-                r.api_key,
-                dict(r.headers),
+                self._context.secret(r.api_key),
+                self._context.secrets(r.headers),
                 dict(r.entered_facts),
                 r.entered_for_process_start,
             )

@@ -139,7 +139,8 @@ class Servers:
                 rows: Sequence[Server] = [row_of(session, Server, "server", server_id)]
             else:
                 rows = session.scalars(select(Server).order_by(Server.id)).all()
-        return [ServerTarget(r.id, r.name, r.url, r.api_key, dict(r.headers)) for r in rows]
+        context = self._context
+        return [ServerTarget(r.id, r.name, r.url, context.secret(r.api_key), context.secrets(r.headers)) for r in rows]
 
     def _address(self, url: str) -> Address:
         context = self._context

@@ -178,7 +178,8 @@ class FleetService:
         """What answers at an address and what to enter instead. Network: call it in a worker thread. Saves nothing."""
         context = self._context
         address = parse_address(body.url, allow_link_local=context.settings.allow_link_local, resolve=context.resolve)
-        api_key, headers = check_secret("api_key", body.api_key), check_headers(body.headers)
+        api_key = context.secret(check_secret("api_key", body.api_key))
+        headers = context.secrets(check_headers(body.headers))
         return probes.judge(address, asyncio.run(probes.find(address, api_key=api_key, headers=headers)))
 
     def advice(self, kind: Literal["server", "engine"], body: ServerCreate | EngineCreate) -> str | None:

@@ -8,6 +8,7 @@ from sqlalchemy import JSON, ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
+from app.vault import SecretJson, SecretText
 
 
 class Server(Base):
@@ -19,8 +20,8 @@ class Server(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     url: Mapped[str] = mapped_column(unique=True)  # normalised: scheme://host:port[/path], no trailing slash
-    api_key: Mapped[str | None] = mapped_column(default=None)  # write-only towards the outside
-    headers: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
+    api_key: Mapped[str | None] = mapped_column(SecretText, default=None)  # write-only towards the outside
+    headers: Mapped[dict[str, str]] = mapped_column(SecretJson, default=dict)
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     revision: Mapped[int] = mapped_column(default=1)  # of what the operator set; the ETag of PATCH
     created_at: Mapped[float]
@@ -48,8 +49,8 @@ class Engine(Base):
     )
     # given: the operator said so; guessed: the only server that registers its model path; none: neither.
     server_link: Mapped[str] = mapped_column(default="none")
-    api_key: Mapped[str | None] = mapped_column(default=None)
-    headers: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
+    api_key: Mapped[str | None] = mapped_column(SecretText, default=None)
+    headers: Mapped[dict[str, str]] = mapped_column(SecretJson, default=dict)
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     # What the operator entered where no dev mode tells (RULES.md C1), such as {"dtype": …, "kv_cache_dtype": …}:
     # valid only for the engine process that had this start time when it was entered.

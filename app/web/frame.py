@@ -56,15 +56,12 @@ Values = Mapping[str, list[str]]
 
 def root_path(request: Request) -> str:
     """The prefix that a reverse proxy strips, or empty."""
-    return str(request.app.root_path)
+    return str(request.app.state.root_path)
 
 
 def local_path(request: Request) -> str:
     """The address of this request as the pages link to it: without the prefix, with the query."""
-    path = str(request.scope["path"])
-    root = root_path(request)
-    if root and path.startswith(root + "/"):
-        path = path[len(root) :]
+    path = str(request.scope["path"])  # BehindProxy has taken the prefix off
     query = request.scope.get("query_string", b"").decode("ascii", "replace")
     return f"{path}?{query}" if query else path
 

@@ -1,5 +1,7 @@
 """Pure ASGI middleware, one concern each. Order, outermost first (docs/ARCHITECTURE.md):
 
+(`BehindProxy` and `AllowedHosts` of `app.web.proxy` stand around and between these.)
+
 | class           | concern                                                                             |
 |-----------------|-------------------------------------------------------------------------------------|
 | RequestContext  | request id, client address for the audit trail, one access log line                  |
@@ -20,10 +22,11 @@ import anyio.to_thread
 import structlog
 from sqlalchemy import delete, select, update
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.deps import authenticate, session_cookie_name
+from app.api.deps import authenticate, forwarded_name, session_cookie_name
 from app.api.problems import respond
 from app.api.tables import IdempotentAnswer
 from app.audit.service import client_address
@@ -36,6 +39,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 MAX_BODY = 2 * 1024 * 1024
 MAX_QUERY = 8 * 1024
 MAX_HEADERS = 32 * 1024
+_BODY_TOO_LARGE = f"the body is larger than {MAX_BODY} bytes"
 KEEP_ANSWERS_SECONDS = 86400.0
 CSP = (
     "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -110,6 +114,10 @@ class SecurityHeaders:
         await self.app(scope, receive, add)
 
 
+class _TooLarge(HTTPException):
+    """More of a body came than is taken."""
+
+
 class RequestLimits:
     """Refuses oversized requests before anything reads them."""
 
@@ -134,11 +142,15 @@ class RequestLimits:
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
                 if received > MAX_BODY:
-                    # A chunked body has no length to refuse up front; end it as if the client had gone.
-                    return {"type": "http.disconnect"}
+                    raise _TooLarge(413, _BODY_TOO_LARGE)  # a chunked body has no length to refuse up front
             return message
 
-        await self.app(scope, count, send)
+        try:
+            await self.app(scope, count, send)
+        except _TooLarge:  # read by a middleware, outside the application's own error handlers
+            await respond(Request(scope), 413, "too_large", "Content Too Large", _BODY_TOO_LARGE, ())(
+                scope, receive, send
+            )
 
     @staticmethod
     def _problem(scope: Scope) -> tuple[int, str, str] | None:
@@ -148,7 +160,7 @@ class RequestLimits:
             return 431, "Request Header Fields Too Large", f"the headers are larger than {MAX_HEADERS} bytes"
         length = Headers(scope=scope).get("content-length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY:
-            return 413, "Content Too Large", f"the body is larger than {MAX_BODY} bytes"
+            return 413, "Content Too Large", _BODY_TOO_LARGE
         return None
 
 
@@ -156,7 +168,8 @@ class SameOrigin:
     """Cross-site request forgery: unsafe methods must come from our own origin.
 
     Sec-Fetch-Site decides where browsers send it (https and localhost); else Origin must name this host (plain-http
-    intranets). With neither header a request is let through only without a session cookie: scripts with tokens.
+    intranets). With neither header a request is let through only when nothing signs it in by itself: no session cookie,
+    no name given by a proxy. Scripts send tokens.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -182,7 +195,9 @@ class SameOrigin:
         if origin is not None:
             # The scheme is not compared: behind a TLS proxy ours is http while the browser's is https.
             return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
-        return session_cookie_name(request.app.state.services) not in request.cookies
+        services = request.app.state.services
+        signs_itself_in = session_cookie_name(services) in request.cookies or forwarded_name(request, services)
+        return not signs_itself_in
 
 
 class Idempotency:

@@ -63,8 +63,10 @@ def page_routers() -> list[APIRouter]:
 
 def install_pages(app: FastAPI) -> None:
     """Adds the pages to the application. Files are read now; services are there once the lifespan has started."""
-    static = StaticFiles(STATIC, prefix=app.root_path)
-    templates = Templates(TEMPLATES, static=static, clock=lambda: app.state.services.clock(), prefix=app.root_path)
+    static = StaticFiles(STATIC, prefix=app.state.root_path)
+    templates = Templates(
+        TEMPLATES, static=static, clock=lambda: app.state.services.clock(), prefix=app.state.root_path
+    )
     app.state.templates = templates
     app.mount("/static", static, name="static")
 

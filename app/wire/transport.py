@@ -17,13 +17,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
 
 from app.errors import InvalidInput, TargetError
-from app.wire import fields, greeting
+from app.wire import destinations, fields, greeting
 
 MAX_BYTES = 16 * 2**20
 _SENTENCE = 300
@@ -203,8 +203,7 @@ class TargetHttp:
                 request = self._client.build_request(
                     method, self.base_url + path, params=params, json=payload, timeout=timeout
                 )
-                if on_sending is not None:
-                    request.extensions["trace"] = _at_first_byte(on_sending)
+                request.extensions["trace"] = _trace(on_sending)
                 response = await self._client.send(request, stream=True)
                 self.date = _date(response.headers.get("date")) or self.date
                 greeting.remember(self._host, self._port)
@@ -289,15 +288,16 @@ def describe_value(value: object) -> str:
     return fields.clean_text(" ".join(_sentence(value).split()))[:_SENTENCE] or "no explanation"
 
 
-def _at_first_byte(call: Callable[[], None]) -> Callable[[str, object], Awaitable[None]]:
-    """An httpcore trace that calls once, when the head of the request is written (to a pooled connection or a new one).
+def _trace(on_sending: Callable[[], None] | None) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
+    """An httpcore trace: guards new connections, and calls `on_sending` when the head of the request is written.
 
     Where a stale connection made the request go out again, the last time counts.
     """
 
-    async def trace(event: str, _info: object) -> None:
-        if event.endswith("send_request_headers.started"):
-            call()
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        await destinations.guard(event, info)
+        if on_sending is not None and event.endswith("send_request_headers.started"):
+            on_sending()
 
     return trace
 

@@ -100,7 +100,7 @@
 
   async function load(box) {
     try {
-      const answer = await fetch(box.dataset.chart, { headers: { Accept: "application/json" } });
+      const answer = await fetch(box.dataset.chart, { headers: { Accept: "application/json", "Tierkeeper-Poll": "1" } });
       if (!answer.ok) return;
       const samples = await answer.json();
       if (samples.points.some((p) => p[1] !== null)) draw(box, samples);

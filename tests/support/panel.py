@@ -69,7 +69,9 @@ def running_panel(data_dir: Path, *, clock: Clock = system_clock, **environment:
 
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
-    server = Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
+    server = Server(
+        uvicorn.Config(app, log_config=None, access_log=False, proxy_headers=False, timeout_graceful_shutdown=2)
+    )
     failure: list[BaseException] = []
 
     def run() -> None:

@@ -83,8 +83,15 @@ def _operation(document: Mapping[str, Any], path: str, method: str, spec: Mappin
         summary=summary,
         description=description,
         parameters=(*_parameters(document, spec), *_body(document, spec)),
-        answers=tuple((status, answer.get("description", "")) for status, answer in spec.get("responses", {}).items()),
+        answers=tuple(sorted(_answers(document, spec))),
     )
+
+
+def _answers(document: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for status, answer in spec.get("responses", {}).items():
+        shared = answer.get("$ref")
+        found = document["components"]["responses"][shared.rsplit("/", 1)[-1]] if shared else answer
+        yield status, found.get("description", "")
 
 
 def _parameters(document: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Parameter]:

@@ -37,7 +37,12 @@ def login(request: Request, services: ServicesDep, values: FormValues) -> Respon
     target = one(values, "next") or ""
     username = (values.get("username") or [""])[0].strip()
     try:
-        token = services.auth.sign_in(username, (values.get("password") or [""])[0], client_address.get())
+        token = services.auth.sign_in(
+            username,
+            (values.get("password") or [""])[0],
+            client_address.get(),
+            replaces=request.cookies.get(session_cookie_name(services)),
+        )
     except (NotSignedIn, TooManyRequests) as error:
         form = FormState(values={"username": (username,)}, summary=error.detail, fields=_EMPTY.fields)
         return _login(request, form, target, error.status)
