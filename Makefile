@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Many tests use real sockets, processes and clocks: on a busy machine one may be late. A test that is wrong fails thrice.
 AGAIN  := --reruns 2 --reruns-delay 3
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-unit test-real test-real-long chaos bench lint format screenshots lock clean
+.PHONY: help install run test test-unit test-real test-real-long chaos bench sbom audit lint format screenshots lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,12 @@ bench: install ## benchmarks, as ratios within one run
 chaos: install ## the long fault matrix and race tests of cleanup (outside CI)
 	CHAOS=1 $(BIN)/python -m pytest -v --timeout 1800 tests/unit/cleanup/test_faults.py tests/unit/cleanup/test_race.py
 
+sbom: install ## bill of materials (CycloneDX) and licence list of what the panel runs with, into build/
+	$(BIN)/python scripts/sbom.py build
+
+audit: install ## known vulnerabilities of the locked packages (needs an advisory service; says so when there is none)
+	$(BIN)/python scripts/audit.py
+
 lint: install ## ruff, mypy, import rules, templates
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,4 +68,4 @@ lock: install ## renew requirements/*.lock from requirements/*.in
 	  --python-version 3.11 --universal requirements/$$name.in -o requirements/$$name.lock; done
 
 clean: ## remove what can be made again (not the data directory)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -22,6 +22,7 @@ def get_services(request: Request) -> Services:
     return services
 
 
+SIGN_IN = "sign in at /login, or send 'Authorization: Bearer TOKEN' with a valid token"
 #: Sent by what a page asks without anybody having touched it.
 POLL_HEADER = "tierkeeper-poll"
 
@@ -70,7 +71,7 @@ class RequireRole:
     def __call__(self, request: Request, services: ServicesDep) -> Principal:
         principal = authenticate(request, services)
         if principal is None:
-            raise NotSignedIn("sign in at /login, or send 'Authorization: Bearer TOKEN' with a valid token")
+            raise NotSignedIn(SIGN_IN)
         if not principal.may(self.role):
             raise Forbidden(f"this needs the role {self.role}; {principal.name} has {principal.role}")
         request.state.principal = principal

@@ -12,7 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
+from app.api.deps import SIGN_IN, authenticate
 from app.database import trouble
 from app.errors import FieldError, NotSignedIn, TierkeeperError
 from app.wording import sentence
@@ -49,6 +51,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def _invalid(request: Request, error: RequestValidationError) -> Response:
+        # A body is read before the route asks who sent it: strangers are not told what is wrong with theirs.
+        if is_api(request) and authenticate(request, request.app.state.services) is None:
+            return _ours(request, NotSignedIn(SIGN_IN))
         # A damaged page token or size is in the query; only what the caller sent is named.
         found = tuple(FieldError(_path(e["loc"]), sentence(e)) for e in error.errors())
         detail = "; ".join(f"{f.field}: {f.message}" for f in found)
@@ -56,6 +61,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def _http(request: Request, error: HTTPException) -> Response:
+        stranger = error.status_code == 400 and is_api(request)
+        if stranger and authenticate(request, request.app.state.services) is None:
+            return _ours(request, NotSignedIn(SIGN_IN))
         title = HTTPStatus(error.status_code).phrase
         detail = error.detail if error.detail and error.detail != title else _DETAILS.get(error.status_code, title)
         code = title.lower().replace(" ", "_").replace("-", "_")
@@ -63,16 +71,21 @@ def install(app: FastAPI) -> None:
         response.headers.update(error.headers or {})
         return response
 
+    @app.exception_handler(ClientDisconnect)
+    def _gone(_request: Request, _error: ClientDisconnect) -> Response:
+        return Response(status_code=400)  # nobody is there to read it, and it is no crash of ours
+
     @app.exception_handler(DBAPIError)
     def _database(request: Request, error: DBAPIError) -> Response:
-        detail = trouble(error)
-        if detail is None:
-            return _bug(request, error)
-        log.error("database.unusable", path=request.url.path, error=detail)
-        return respond(request, 503, "database_unusable", "The database cannot be used just now", detail, ())
+        return _bug(request, error)
 
     @app.exception_handler(Exception)
     def _bug(request: Request, error: Exception) -> Response:
+        # Middleware stands outside of the handler above: what it meets arrives here as well.
+        found = trouble(error) if isinstance(error, DBAPIError) else None
+        if found is not None:
+            log.error("database.unusable", path=request.url.path, error=found)
+            return respond(request, 503, "database_unusable", "The database cannot be used just now", found, ())
         log.error("request.crashed", path=request.url.path, error=repr(error))
         detail = "an error of the panel itself; its log has the details under this request's id"
         return respond(request, 500, "internal_error", "Something went wrong", detail, ())

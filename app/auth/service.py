@@ -6,10 +6,11 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
+import structlog
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
-from sqlalchemy import delete, func, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Update, delete, func, or_, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
@@ -30,6 +31,8 @@ FAILURES_PER_ADDRESS = 30
 # `last_seen_at` and `last_used_at` are written at most this often: reading pages must not mean writing.
 TOUCH_SECONDS = 60.0
 MAX_FORWARDED_NAME = 128
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -229,9 +232,16 @@ class AuthService:
         if expired or user.disabled:
             return None
         if active and now - row.last_seen_at > TOUCH_SECONDS:
-            with self._db.write() as session:
-                session.execute(update(UserSession).where(UserSession.token_hash == digest).values(last_seen_at=now))
+            self._note(update(UserSession).where(UserSession.token_hash == digest).values(last_seen_at=now))
         return Principal(user.username, user.role, "user", address)
+
+    def _note(self, statement: Update) -> None:
+        """Writes when something was last used. A database that cannot be written must not keep people from reading."""
+        try:
+            with self._db.write() as session:
+                session.execute(statement)
+        except DBAPIError as error:
+            log.warning("auth.last_use_not_written", reason=str(error.orig))
 
     # tokens
 
@@ -243,8 +253,7 @@ class AuthService:
         if row is None or (row.expires_at is not None and row.expires_at <= now):
             return None
         if row.last_used_at is None or now - row.last_used_at > TOUCH_SECONDS:
-            with self._db.write() as session:
-                session.execute(update(ApiToken).where(ApiToken.id == row.id).values(last_used_at=now))
+            self._note(update(ApiToken).where(ApiToken.id == row.id).values(last_used_at=now))
         return Principal(row.name, row.role, "token", address)
 
     def create_token(self, body: TokenInput, *, actor: str) -> NewTokenView:

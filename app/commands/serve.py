@@ -70,7 +70,7 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=3,
+        timeout_graceful_shutdown=2,
     )
     server = Server(config)
     # uvicorn raises the signal that ended it once more when all is closed: by then there is nothing left to do.

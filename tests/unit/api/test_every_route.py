@@ -15,7 +15,7 @@ from app.settings import load_settings
 from tests.support.panel import Panel
 
 # What CONTRACT lists as open, the sign-in, and the static files.
-OPEN = {"/livez", "/readyz", "/metrics", "/login"}
+OPEN = {"/livez", "/readyz", "/metrics", "/login", "/api/v1/openapi.json"}
 # Changes are for operators and admins; these reads by POST and the sign-out are not changes to anything shared.
 READS_BY_POST = {
     "/logout",

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect, text
+from alembic.script import ScriptDirectory
+from sqlalchemy import Column, MetaData, inspect, text
 
 from app.database import Database
 from app.errors import Conflict
@@ -57,3 +60,71 @@ def test_a_damaged_file_is_told_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match=r"tierkeeper\.db cannot be used .*restore a backup"):
         upgrade(damaged, tmp_path)
     damaged.dispose()
+
+
+REVISIONS = [revision.revision for revision in ScriptDirectory.from_config(migration_config()).walk_revisions()]
+SCHEMAS = sorted((Path(__file__).parents[2] / "fixtures" / "schemas").glob("*.sql"))
+
+
+def _a_value(column: Column[Any], number: int) -> object:
+    """Something that fits the column's type."""
+    try:
+        kind = column.type.python_type
+    except NotImplementedError:
+        kind = str
+    if column.foreign_keys or kind is int:
+        return number
+    return {float: 1_796_000_000.5, bool: True, bytes: b"x", dict: {"a": 1}}.get(kind, f"v{number}")
+
+
+def _rows(db: Database) -> dict[str, list[dict[str, Any]]]:
+    with db.engine.connect() as connection:
+        found = MetaData()
+        found.reflect(connection)
+        return {
+            name: [dict(row) for row in connection.execute(table.select()).mappings()]
+            for name, table in found.tables.items()
+            if name != "alembic_version"
+        }
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_data_of_every_schema_ever_released_is_there_after_an_upgrade(
+    empty: Database, tmp_path: Path, revision: str
+) -> None:
+    """A released migration is never edited: going up to it makes the schema that was released."""
+    with empty.engine.connect().execution_options(sqlite_begin="IMMEDIATE") as connection:
+        command.upgrade(migration_config(connection), revision)
+        connection.commit()
+    found = MetaData()
+    with empty.engine.begin() as connection:
+        found.reflect(connection)
+        for table in found.sorted_tables:
+            if table.name != "alembic_version":
+                for number in (1, 2):
+                    connection.execute(table.insert().values({c.name: _a_value(c, number) for c in table.columns}))
+    before = _rows(empty)
+    assert all(len(rows) == 2 for rows in before.values())
+    upgrade(empty, tmp_path)
+    assert current_revision(empty) == head_revision()
+    _nothing_lost(before, _rows(empty))
+    empty.dispose()
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda path: path.stem)
+def test_a_dump_of_a_release_is_there_after_an_upgrade(schema: Path, tmp_path: Path) -> None:
+    """`sqlite3 tierkeeper.db .dump > tests/fixtures/schemas/VERSION.sql`, made when a version is released."""
+    raw = sqlite3.connect(tmp_path / "tierkeeper.db")
+    raw.executescript(schema.read_text())
+    raw.close()
+    db = Database(f"sqlite:///{tmp_path / 'tierkeeper.db'}")
+    before = _rows(db)
+    upgrade(db, tmp_path)
+    _nothing_lost(before, _rows(db))
+    db.dispose()
+
+
+def _nothing_lost(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]) -> None:
+    for name, rows in before.items():
+        for old, new in zip(rows, after.get(name, []), strict=True):
+            assert {k: v for k, v in new.items() if k in old} == {k: v for k, v in old.items() if k in new}, name

@@ -33,7 +33,7 @@ class Stage:
 def peopled_panel(base: Path, **environment: str) -> Iterator[Stage]:
     """A running panel in `base` whose first of everything has the id 1."""
     sandbox = SandboxThread(base / "sandbox")
-    with sandbox, running_panel(base / "var", POLL_SECONDS="1", **environment) as panel:
+    with sandbox, running_panel(base / "var", POLL_SECONDS="30", **environment) as panel:
         sandbox.prime(20)
         _people(panel, sandbox)
         yield Stage(panel, sandbox)

@@ -396,11 +396,10 @@ def test_a_damaged_toast_is_no_toast(panel: Panel, browser: httpx.Client) -> Non
             assert 'class="toast"' not in answer.text
 
 
-@pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
 def test_behind_a_prefix_every_address_has_it(tmp_path: Path) -> None:
     with running_panel(tmp_path / "var", ROOT_PATH="/tierkeeper", POLL_SECONDS="3600") as panel:
         panel.services.auth.create_user(UserInput(username="ann", password="long enough", role="admin"), actor="test")
-        with httpx.Client(base_url=panel.url, headers={"Origin": panel.url}) as client:
+        with httpx.Client(base_url=panel.url, headers={"Origin": panel.url}, timeout=60) as client:
             # The proxy strips the prefix; cookies are for the prefixed path, so they are handed on by hand.
             signed_in = client.post("/login", data={"username": "ann", "password": "long enough"})
             assert signed_in.headers["location"] == "/tierkeeper/"
