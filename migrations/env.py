@@ -9,7 +9,6 @@ if connection is None:
     raise SystemExit("run migrations with `tierkeeper migrate`")
 
 
-
 def render_item(kind: str, item: object, _context: object) -> str | bool:
     """Sealed columns are plain ones to the database: a migration must not need today's code."""
     sealed = {"SecretText": "sa.String()", "SecretJson": "sa.JSON()"}
