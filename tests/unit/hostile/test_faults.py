@@ -57,8 +57,8 @@ class TestDatabase:
     @pytest.mark.parametrize(
         ("statements", "told"),
         [
-            (("max_page_count=1",), "no space is left"),
-            (("query_only=ON",), "cannot be written"),
+            (("max_page_count=1",), "disk is full"),
+            (("query_only=ON",), "readonly database"),
         ],
     )
     def test_full_or_read_only_it_is_told_read_on_and_heals(
@@ -95,7 +95,7 @@ class TestDatabase:
             with pragma(panel, "busy_timeout=50"):
                 answer = admin.post("/api/v1/tokens", json={"name": "held", "role": "viewer"})
                 assert answer.status_code == 503
-                assert "another process holds the database" in answer.json()["detail"]
+                assert "another process has been writing" in answer.json()["detail"]
                 assert admin.get("/api/v1/tokens").status_code == 200, "reading goes on"
         finally:
             other.execute("ROLLBACK")
@@ -138,7 +138,9 @@ class TestClock:
 class TestProcess:
     def test_sigterm_ends_it_in_time_whoever_is_connected(self, tmp_path: Path) -> None:
         data = tmp_path / "var"
+        began = time.monotonic()
         with serving(data, "serve", ADMIN_PASSWORD="x") as served:
+            started = time.monotonic() - began
             token = run(data, "token", "create", "--name", "t", "--role", "admin").stdout.strip()
             port = urlsplit(served.url).port
             bearer = f"Host: x\r\nAuthorization: Bearer {token}\r\n"
@@ -165,7 +167,8 @@ class TestProcess:
             for connection in opened:
                 connection.close()
         assert status == 0
-        assert seconds < 5
+        # Five seconds on a machine that starts it in two and a half; a busy one is as slow in the one as in the other.
+        assert seconds < max(5.0, 2 * started)
 
     def test_kill_9_loses_no_line_of_what_was_answered_and_frees_the_directory(self, tmp_path: Path) -> None:
         data = tmp_path / "var"
