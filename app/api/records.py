@@ -13,8 +13,10 @@ from fastapi.responses import StreamingResponse
 
 from app.api.deps import Operator, PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import BODY, NOT_FOUND, READ
+from app.errors import NotFound
 from app.records.filters import RecordFilter, parse_order
 from app.records.schemas import (
+    DistributionView,
     EpochInput,
     EpochsView,
     EpochView,
@@ -165,6 +167,15 @@ def get_record(record_id: str, services: ServicesDep, _who: Viewer) -> RecordDet
 def get_summary(store_id: str, services: ServicesDep, _who: Viewer) -> SummaryView:
     """The store at a glance."""
     return services.records.summary(parse_id("store", store_id))
+
+
+@router.get("/stores/{store_id}/distribution", responses=NOT_FOUND)
+def get_distribution(store_id: str, services: ServicesDep, _who: Viewer) -> DistributionView:
+    """Records by age, by last use and by cache salt, as of the last scan. 404 before the first."""
+    found = services.records.distribution(parse_id("store", store_id))
+    if found is None:
+        raise NotFound(f"store {store_id} was never scanned: POST /stores/{store_id}/scans first")
+    return found
 
 
 @router.get("/stores/{store_id}/growth", responses=NOT_FOUND)

@@ -1,4 +1,4 @@
-"""Reading matching records by the thousand, for plans over a whole store: names are made inside SQLite.
+"""Reading matching records by the thousand, for plans over a whole store.
 
 A plan looks at every record of a store; an object a record would cost ten times what the rows do. So records come in
 batches of one cohort (one class, reason, model), as plain tuples that nobody has to touch.
@@ -7,6 +7,7 @@ batches of one cohort (one class, reason, model), as plain tuples that nobody ha
 from __future__ import annotations
 
 import heapq
+from binascii import hexlify
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -25,6 +26,7 @@ Sorting = Literal["used", "written"]
 _ROWS = 4096
 _IDS = 500
 _USED = "used"
+_SALTS_KEPT = 100_000
 
 
 class _Source(NamedTuple):
@@ -114,14 +116,16 @@ class _Stream:
         self._sorted = oldest_first
         # A text that may stand in the hash or the salt is looked for row by row.
         self._text = where.q if where.q is not None and where.q not in owner.head else None
-        name, values = _name_sql(owner)
+        #: What follows the hash, by salt id; None: names are made inside SQLite.
+        self._tails = None if owner.folder or owner.levels else _tails(inventory, owner)
+        name, values = ("hash, salt", []) if self._tails is not None else _name_sql(owner)
         conditions, bound = _conditions(where, now_ns)
         source = _SOURCES[oldest_first]
         if oldest_first is None and 4 * cohort.records >= total:
             # Most rows are wanted: reading all of them in their own order is three times quicker than by an index.
             source = _Source("", " NOT INDEXED", "")
         self._sql = (
-            f"SELECT {source.key} CAST({name} AS BLOB), size, mtime, ctime, atime, inode, ? + id"  # noqa: S608
+            f"SELECT {source.key} {name}, size, mtime, ctime, atime, inode, ? + id"  # noqa: S608
             f" FROM record{source.by} WHERE cohort=? AND flags & {HARD_LINKS} = 0{conditions}{source.order}"
         )
         self._bound: Sequence[Any] = (*values, record_id(store_id, 0), cohort.id, *bound)
@@ -131,10 +135,26 @@ class _Stream:
         cursor.execute(self._sql, self._bound)
         wanted = self._text.encode() if self._text is not None else None
         while rows := cursor.fetchmany(_ROWS):
+            if self._tails is not None:
+                rows = self._named(rows, name_at)
             if wanted is not None:
                 rows = [row for row in rows if wanted in row[name_at]]
             if rows:
                 yield rows
+
+    def _named(self, rows: list[tuple[Any, ...]], name_at: int) -> list[tuple[Any, ...]]:
+        """Rows with the name in place of hash and salt."""
+        head, tails = self._owner.head.encode(), self._tails or {}
+        # Written out: a plan over a whole store does this a million times.
+        if name_at:
+            return [
+                (key, b"%b%b%b" % (head, hexlify(h), tails[s]), size, mtime, ctime, atime, inode, ident)
+                for key, h, s, size, mtime, ctime, atime, inode, ident in rows
+            ]
+        return [
+            (b"%b%b%b" % (head, hexlify(h), tails[s]), size, mtime, ctime, atime, inode, ident)
+            for h, s, size, mtime, ctime, atime, inode, ident in rows
+        ]
 
     def batches(self) -> Iterator[list[BulkRow]]:
         """Rows in the order asked for."""
@@ -149,6 +169,14 @@ class _Stream:
         for rows in self._rows(1):
             for row in rows:
                 yield row[0], number, row[1:]
+
+
+def _tails(inventory: Inventory, owner: Owner) -> dict[int, bytes] | None:
+    """What follows the hash in names of an owner, by salt id; None where there are too many salts to keep."""
+    if inventory.db.execute("SELECT count(*) FROM salt").fetchone()[0] > _SALTS_KEPT:
+        return None
+    suffix = "." + owner.suffix
+    return {ident: (f"@{text}{suffix}" if ident else suffix).encode() for ident, text in inventory.salts().items()}
 
 
 def _name_sql(owner: Owner) -> tuple[str, list[str]]:
@@ -166,7 +194,7 @@ def _name_sql(owner: Owner) -> tuple[str, list[str]]:
     values.append(owner.head)
     parts.append("CASE WHEN salt=0 THEN '' ELSE '@' || (SELECT text FROM salt WHERE salt.id=record.salt) END || ?")
     values.append("." + owner.suffix)
-    return " || ".join(parts), values
+    return f"CAST({' || '.join(parts)} AS BLOB)", values
 
 
 def _conditions(where: RecordFilter, now_ns: int) -> tuple[str, list[Any]]:

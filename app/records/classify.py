@@ -7,13 +7,14 @@ is computed once for each such pair. A property test holds the two together.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.lmcache.layouts import KVLayout, Verdict
-from app.lmcache.object_keys import ParsedName
+from app.lmcache.object_keys import ParsedName, parse_name
 from app.records.facts import FileFact, Judgement
 from app.records.history import FOREVER
 from app.records.polls import Owner
@@ -23,6 +24,10 @@ from app.records.timeline import EARLIEST, NS, ModelTimeline, StoreTimeline, Win
 _EMPTY_AGE_NS = 600 * NS
 #: The first release whose records carry an object group, and which never looks up names without one (C7).
 GROUPS_SINCE = (0, 5, 0)
+
+# A usual file name ends with 64 hex digits and ".data"; what stands before them names the owner.
+_HASH_AT, _HASH_BYTES = -69, 32
+_HASH_AND_SUFFIX = re.compile(rb"[0-9a-f]{64}\.data")
 
 FOREIGN = Judgement("foreign")
 TEMPORARY = Judgement("temporary")
@@ -263,18 +268,31 @@ def learn_sizes(samples: Iterable[Sample], context: Context, alignments: Iterabl
     )
 
 
-def classify_many(found: Iterable[tuple[FileFact, ParsedName | None]], context: Context) -> list[Judgement]:
-    """`classify` for many files of few owners: what was found for one record is kept for the next like it."""
+def classify_facts(facts: Iterable[FileFact], temp_dirs: Collection[str], context: Context) -> list[Judgement]:
+    """`classify` for many files of few owners: what was found for one record is kept for the next like it.
+
+    Flat names of one owner differ in their hash alone, so one of them is parsed for all.
+    """
     judges: dict[RecordOwner, OwnerJudge] = {}
+    heads: dict[bytes, OwnerJudge] = {}
     judged: list[Judgement] = []
-    for fact, name in found:
-        if name is None or not fact.regular:
+    for fact in facts:
+        name = fact.name
+        judge = heads.get(name[:_HASH_AT])
+        if judge is None or not _HASH_AND_SUFFIX.fullmatch(name, len(name) + _HASH_AT):
+            parsed = parse_name(name, temp_dirs)
+            if parsed is None or not fact.regular:
+                judged.append(FOREIGN)
+                continue
+            owner = RecordOwner.of(parsed)
+            judge = judges.get(owner)
+            if judge is None:
+                judge = judges[owner] = OwnerJudge(owner, context)
+            if not (parsed.folder or parsed.cache_salt or parsed.temporary) and len(parsed.chunk_hash) == _HASH_BYTES:
+                heads[name[:_HASH_AT]] = judge
+        elif not fact.regular:
             judged.append(FOREIGN)
             continue
-        owner = RecordOwner.of(name)
-        judge = judges.get(owner)
-        if judge is None:
-            judge = judges[owner] = OwnerJudge(owner, context)
         judged.append(judge.judge(judge.segment(fact.mtime_ns), fact.size))
     return judged
 

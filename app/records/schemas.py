@@ -200,6 +200,38 @@ class SummaryView(ApiModel):
     alarms: list[str]
 
 
+class BucketView(ApiModel):
+    """Records whose age (or time since their last use) at the scan was in [from_seconds, to_seconds)."""
+
+    from_seconds: float
+    to_seconds: float | None
+    records: int
+    bytes: int
+
+
+class SaltCount(ApiModel):
+    """The records under one cache salt."""
+
+    salt: str
+    records: int
+    bytes: int
+
+
+class DistributionView(ApiModel):
+    """How records are distributed, as of the last scan. `last_use` and `never_read` rest on access times: null where
+    the mount keeps none; `use_reason` says what they can show. `by_salt`: the largest, `more_salts` are left out."""
+
+    store_id: str
+    scanned_at: str | None
+    age: list[BucketView]
+    last_use: list[BucketView] | None
+    never_read: Count | None
+    use_reason: str | None
+    unsalted: Count
+    by_salt: list[SaltCount]
+    more_salts: int
+
+
 class EpochView(ApiModel):
     """A layout that servers showed (`observed`), or what an operator said of a model (`declare`, `adopt`)."""
 

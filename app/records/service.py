@@ -17,14 +17,15 @@ from app.database import Database
 from app.errors import BadToken, Conflict, NotFound
 from app.fleet.service import FleetService
 from app.fleet.targets import StoreTarget
-from app.lmcache.object_keys import encode_model, parse_name
+from app.lmcache.object_keys import encode_model
 from app.paging import decode_cursor, encode_cursor
 from app.records import epochs as epoch_rows
 from app.records.bulk import BulkBatch, Sorting, batches
 from app.records.changes import add_facts
-from app.records.classify import classify_many
+from app.records.classify import classify_facts
 from app.records.current import CurrentInventories
 from app.records.detail import record_detail
+from app.records.distribution import distribution
 from app.records.facts import FileFact, Judgement
 from app.records.filters import Order, RecordFilter
 from app.records.holds import Holds
@@ -34,6 +35,7 @@ from app.records.knowledge import KnowledgeSource
 from app.records.scan_work import alignments, inventory_lock
 from app.records.scans import ScanDesk
 from app.records.schemas import (
+    DistributionView,
     EpochInput,
     EpochsView,
     EpochView,
@@ -44,11 +46,11 @@ from app.records.schemas import (
     ScanView,
     SummaryView,
 )
-from app.records.store_summary import growth_points, store_summary
+from app.records.store_summary import access_times_of, growth_points, store_summary
 from app.records.tables import ClearedEpisode, LayoutEpoch
 from app.records.taken import Taken, take_out
 from app.records.timeline import NS
-from app.records.views import record_view, split_record_id
+from app.records.views import record_view, row_of, split_record_id
 from app.scheduling.runner import WorkRunner
 from app.settings import Settings
 from app.shapes import Page
@@ -211,6 +213,15 @@ class RecordsService:
         self._fleet.store_target(store_id)
         return growth_points(self._db, store_id, points)
 
+    def distribution(self, store_id: int) -> DistributionView | None:
+        """By age, last use and salt as of the last scan; None before the first. Raises NotFound."""
+        store = self._fleet.store_target(store_id)
+        inventory = self._current.as_found(store_id)
+        if inventory is None:
+            return None
+        with inventory:
+            return distribution(str(store_id), inventory, access_times_of(store))
+
     # epochs
 
     def epochs(self, store_id: int) -> EpochsView:
@@ -308,7 +319,7 @@ class RecordsService:
         if inventory is not None:
             with inventory:
                 context = self._current.with_sizes(inventory, context)
-        return classify_many(((fact, parse_name(fact.name, known.temp_dirs)) for fact in facts), context)
+        return classify_facts(facts, known.temp_dirs, context)
 
     def removed_by_run(self, store_id: int, taken: Sequence[Taken], *, since: float) -> None:
         """Cleanup says: a run that began at `since` took these out (ids as `select_batches` gave them, where known).
@@ -316,7 +327,7 @@ class RecordsService:
         They leave the inventory and are not "vanished", whether or not a scan has found them gone already.
         """
         store = self._fleet.store_target(store_id)
-        mine = [(name, size, None if ident is None else split_record_id(str(ident))[1]) for name, size, ident in taken]
+        mine = [(name, size, None if ident is None else row_of(ident)) for name, size, ident in taken]
         inventory = self._current.as_found(store_id)
         if inventory is None:
             return

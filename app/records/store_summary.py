@@ -112,6 +112,15 @@ def _room(store: StoreTarget, telemetry: TelemetryService) -> tuple[FilesystemSu
         )
 
 
+def access_times_of(store: StoreTarget) -> str:
+    """How the mount keeps access times; "unknown" where the directory cannot be opened."""
+    try:
+        with StoreDirectory.open(store.path) as directory:
+            return directory.mount().access_times
+    except StoreError:
+        return "unknown"
+
+
 def _evicts(store: StoreTarget, telemetry: TelemetryService) -> bool | None:
     """Whether the adapter of this directory evicts, as far as all its servers' configurations agree."""
     found = {

@@ -22,6 +22,11 @@ def record_id(store_id: int, row_id: int) -> int:
     return store_id << _ROW_BITS | row_id
 
 
+def row_of(ident: int) -> int:
+    """The row behind an id that `record_id` made."""
+    return ident & ((1 << _ROW_BITS) - 1)
+
+
 def split_record_id(text: str) -> tuple[int, int]:
     """(store id, row id). Raises NotFound for anything else."""
     number = parse_id("record", text)

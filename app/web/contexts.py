@@ -23,6 +23,7 @@ from app.cleanup.schemas import (
 from app.errors import FieldError
 from app.fleet.schemas import EngineView, ProbeView, ServerView, StoreView
 from app.records.schemas import (
+    DistributionView,
     EpochsView,
     EpochView,
     GrowthPointView,
@@ -34,6 +35,7 @@ from app.records.schemas import (
 )
 from app.scheduling.schemas import FiringView, ScheduleView
 from app.web.forms import FormState
+from app.web.growth import ClassLayers
 from app.web.models import (
     Attention,
     Crumb,
@@ -181,6 +183,8 @@ class StorePage(PageContext):
     policies: Sequence[PolicyView]
     quarantined: QuarantineView | None
     form: FormState  # declare or adopt
+    distribution: DistributionView | None  # None: never scanned
+    class_layers: ClassLayers
 
 
 @dataclass(frozen=True)

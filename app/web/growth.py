@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from app.clock import parse_iso
 from app.records.schemas import GrowthPointView, SummaryView
+from app.web.words import CLASS_ORDER
 
 #: A slope whose standard error is above this part of it says little about next week.
 STEADY = 0.25
@@ -68,3 +69,30 @@ def _standard_error(points: Sequence[GrowthPointView]) -> float | None:
     slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
     rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in zip(xs, ys, strict=True))
     return math.sqrt(rest / (len(xs) - 2) / spread)
+
+
+@dataclass(frozen=True)
+class ClassLayers:
+    """Bytes by class over the last scans, as parts of `high` (bytes, the largest sum), bottom first; no pins."""
+
+    layers: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    high: int = 0
+    first: str | None = None
+    last: str | None = None
+    pins: tuple[object, ...] = ()
+
+
+def class_layers(points: Sequence[GrowthPointView]) -> ClassLayers:
+    """What a chart of bytes by class shows; nothing before the second scan. `points`: oldest first."""
+    if len(points) < 2:
+        return ClassLayers()
+    sizes = {
+        key: [point.by_class[key].bytes if key in point.by_class else 0 for point in points]
+        for key in CLASS_ORDER
+        if key != "foreign"
+    }
+    high = max(sum(column) for column in zip(*sizes.values(), strict=True))
+    if high <= 0:
+        return ClassLayers()
+    layers = tuple((key, tuple(v / high for v in values)) for key, values in sizes.items() if any(values))
+    return ClassLayers(layers, high, points[0].at, points[-1].at)

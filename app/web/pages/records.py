@@ -15,6 +15,7 @@ from app.web.contexts import Crumb, QuarantinePage, RecordGonePage, RecordPage, 
 from app.web.formats import plural
 from app.web.forms import FormState
 from app.web.frame import FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
+from app.web.growth import class_layers
 from app.web.pages.overview import store_cards
 from app.web.table_state import TableState
 
@@ -37,6 +38,7 @@ def _store(frame: Frame, store_id: str, form: FormState | None = None, status: i
     ident = parse_id("store", store_id)
     store = services.fleet.get_store(ident)
     scans = services.records.list_scans(page_size=10, page_token=None, store_id=ident).items
+    growth = services.records.growth(ident, points=60)
     return frame.page(
         "store.html",
         StorePage,
@@ -48,11 +50,13 @@ def _store(frame: Frame, store_id: str, form: FormState | None = None, status: i
         scans=scans,
         active_scan=next((s for s in scans if s.state in ("queued", "running")), None),
         epochs=services.records.epochs(ident),
-        growth=services.records.growth(ident, points=60),
+        growth=growth,
         server_names={},
         policies=services.cleanup.list_policies(page_size=50, page_token=None, store_id=ident).items,
         quarantined=None,
         form=form or FormState.of({"kind": "declare"}, fields=_EPOCH_FIELDS),
+        distribution=services.records.distribution(ident),
+        class_layers=class_layers(growth),
     )
 
 

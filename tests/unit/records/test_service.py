@@ -218,6 +218,39 @@ class TestInventory:
         assert summary.growth_bytes_per_hour == pytest.approx(2_000)
         assert summary.eviction.vanished_records == 1
 
+    def test_distribution_by_age_last_use_and_salt(self, room: Room) -> None:
+        day = 86_400.0
+        room.record(1, 600.0, 1_000)
+        room.record(2, 2 * day, 2_000, salt="tenant-a")
+        room.record(3, 2 * day, 3_000, salt="tenant-b")
+        room.record(4, 200 * day, 4_000)
+        read = room.record(5, 20 * day, 5_000)
+        os.utime(room.root / read, (room.base - 7_000, room.base - 20 * day))
+        assert room.records.distribution(1) is None
+        room.scan()
+        found = room.records.distribution(1)
+        assert found is not None
+        ages = {bucket.from_seconds: (bucket.records, bucket.bytes) for bucket in found.age if bucket.records}
+        assert ages == {0: (1, 1_000), day: (2, 5_000), 14 * day: (1, 5_000), 90 * day: (1, 4_000)}
+        assert found.last_use is not None
+        used = {bucket.from_seconds: bucket.bytes for bucket in found.last_use if bucket.records}
+        assert used == {0: 1_000, 3_600: 5_000, day: 5_000, 90 * day: 4_000}
+        assert found.never_read is not None
+        assert (found.never_read.records, found.never_read.bytes) == (4, 10_000)
+        assert (found.unsalted.records, found.unsalted.bytes) == (3, 10_000)
+        assert [(s.salt, s.records, s.bytes) for s in found.by_salt] == [("tenant-b", 1, 3_000), ("tenant-a", 1, 2_000)]
+
+    def test_distribution_counts_mixed_sizes_and_leaves_nothing_out(self, room: Room) -> None:
+        total = 0
+        for number in range(300):  # more sizes than get cohorts of their own
+            room.record(number, 100.0 * number, 1_000 + number)
+            total += 1_000 + number
+        room.scan()
+        found = room.records.distribution(1)
+        assert found is not None and found.last_use is not None
+        for buckets in (found.age, found.last_use):
+            assert (sum(b.records for b in buckets), sum(b.bytes for b in buckets)) == (300, total)
+
     def test_pages_and_tokens(self, room: Room) -> None:
         names = {room.record(number, 5_000 + number) for number in range(25)}
         room.scan()

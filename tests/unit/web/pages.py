@@ -13,6 +13,7 @@ from app.web import contexts as c
 from app.web import overview
 from app.web.attention import attention
 from app.web.forms import FormState
+from app.web.growth import class_layers
 from app.web.style_page import style_page
 from app.web.table_state import TableState
 from tests.unit.web import acceptance_samples as a
@@ -253,11 +254,13 @@ def _records(odd: str) -> Pages:
             scans=[] if bare else [k.scan(), k.scan("2", state="failed", error="Permission denied" + odd)],
             active_scan=k.scan("3", state="running") if active else None,
             epochs=k.epochs(odd, empty=bare),
-            growth=[],
+            growth=[] if bare else k.growth(),
             server_names={"1": "lmc-a" + odd},
             policies=[],
             quarantined=None,
             form=epoch_form if not active else epoch_form.failed(r.invalid("effective_at", "not a time" + odd)),
+            distribution=None if bare else k.distribution(odd, knows_use=not active),
+            class_layers=class_layers([] if bare else k.growth()),
         )
 
     return {

@@ -258,3 +258,40 @@ def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
         ],
         alarms=["mixed layouts" + odd] if odd else [],
     )
+
+
+def growth() -> list[rs.GrowthPointView]:
+    return [
+        rs.GrowthPointView(
+            at=ago(3600 * (8 - n)),
+            scan_id=str(n),
+            by_class={
+                "current": rs.Count(records=n, bytes=10**11 * (n + 4)),
+                "unverified": rs.Count(records=1, bytes=2 * 10**11),
+                "incompatible": rs.Count(records=1, bytes=10**11 if n < 5 else 0),
+                "foreign": rs.Count(records=1, bytes=5),
+                "total": rs.Count(records=n, bytes=10**11 * (n + 7)),
+            },
+        )
+        for n in range(8)
+    ]
+
+
+def distribution(odd: str, *, knows_use: bool) -> rs.DistributionView:
+    ends: list[float | None] = [3600.0, 86_400.0, 7 * 86_400.0, None]
+    starts = [0.0, 3600.0, 86_400.0, 7 * 86_400.0]
+    rows = [
+        rs.BucketView(from_seconds=start, to_seconds=end, records=1000 * n, bytes=n * 10**11)
+        for n, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+    return rs.DistributionView(
+        store_id="1",
+        scanned_at=ago(640),
+        age=rows,
+        last_use=rows if knows_use else None,
+        never_read=rs.Count(records=400, bytes=10**10) if knows_use else None,
+        use_reason=None if knows_use else "this mount records no access times",
+        unsalted=rs.Count(records=5000, bytes=10**11),
+        by_salt=[rs.SaltCount(salt="tenant-a" + odd, records=40, bytes=10**9)],
+        more_salts=3,
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from app.clock import iso
 from app.records.schemas import Count, GrowthPointView
-from app.web.growth import Outlook, outlook
+from app.web.growth import Outlook, class_layers, outlook
 from tests.unit.web import records_samples as k
 from tests.unit.web import samples as s
 
@@ -55,3 +55,12 @@ def test_too_few_scans_are_not_called_steady(sizes: tuple[float, ...]) -> None:
 def test_what_does_not_grow_is_not_foreseen() -> None:
     assert of(10, 10, 10, 10, growth=0.0, hours=None).hours is None
     assert of(growth=None, hours=None).hours is None
+
+
+def test_the_chart_of_classes_stands_on_the_largest_sum() -> None:
+    shown = class_layers(k.growth())
+    assert shown.high == 13 * 10**11
+    tops = [sum(values[n] for _, values in shown.layers) for n in range(8)]
+    assert max(tops) == pytest.approx(1.0)
+    assert {key for key, _ in shown.layers} == {"current", "unverified", "incompatible"}
+    assert class_layers(k.growth()[:1]).layers == ()
