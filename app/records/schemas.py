@@ -173,6 +173,23 @@ class EvictionView(ApiModel):
     sentence: str
 
 
+class AdapterView(ApiModel):
+    """One L2 adapter of a server of the store, as that server tells of it; `usage_bytes` is its own count.
+
+    `listed`: its records lie in this store's directory. Where they do not, `reason` says why they are not shown here.
+    """
+
+    server_id: str
+    adapter: str
+    base_path: str | None
+    usage_bytes: int | None
+    usage_reason: str | None
+    max_capacity_bytes: int | None
+    evicts: bool | None
+    listed: bool
+    reason: str | None
+
+
 class SummaryView(ApiModel):
     """A store at a glance. `records` and `bytes` are of all records; foreign files are only counted in `by_class`."""
 
@@ -198,6 +215,7 @@ class SummaryView(ApiModel):
     newest_modified_at: str | None
     eviction: EvictionView
     alarms: list[str]
+    adapters: list[AdapterView] = Field(default_factory=list)
 
 
 class BucketView(ApiModel):

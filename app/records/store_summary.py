@@ -11,9 +11,10 @@ from sqlalchemy.orm import Session
 from app.clock import iso
 from app.database import Database
 from app.errors import StoreError
+from app.fleet.schemas import L2View
 from app.fleet.targets import StoreTarget
 from app.records.inventory_file import Inventory
-from app.records.schemas import Count, FilesystemSummary, GrowthPointView, MountView, SummaryView
+from app.records.schemas import AdapterView, Count, FilesystemSummary, GrowthPointView, MountView, SummaryView
 from app.records.store_dir import StoreDirectory
 from app.records.summary import ScanFacts, Surroundings, filesystem_summary, mount_view, summarise
 from app.records.tables import GrowthPoint, Scan
@@ -53,6 +54,7 @@ def store_summary(
         vanished_bytes=int(vanished[1] or 0),
         vanished_since=vanished[2],
         adapter_evicts=_evicts(store, telemetry),
+        adapters=adapters_of(store, telemetry),
         alarms=alarms,
         names=names,
     )
@@ -130,6 +132,34 @@ def _evicts(store: StoreTarget, telemetry: TelemetryService) -> bool | None:
         if adapter.base_path in (store.server_path, store.path)
     }
     return found.pop() if len(found) == 1 else None
+
+
+def adapters_of(store: StoreTarget, telemetry: TelemetryService) -> list[AdapterView]:
+    """Every L2 adapter of the store's servers, those whose records cannot be listed here with the reason."""
+    found: list[AdapterView] = []
+    for server_id, live in sorted(telemetry.servers_live(store.server_ids).items()):
+        for adapter in live.l2:
+            listed = adapter.base_path in (store.server_path, store.path)
+            found.append(
+                AdapterView(
+                    server_id=str(server_id),
+                    adapter=adapter.adapter,
+                    base_path=adapter.base_path,
+                    usage_bytes=adapter.usage_bytes,
+                    usage_reason=adapter.usage_reason,
+                    max_capacity_bytes=adapter.max_capacity_bytes,
+                    evicts=adapter.evicts,
+                    listed=listed,
+                    reason=None if listed else _why_not_listed(adapter),
+                )
+            )
+    return found
+
+
+def _why_not_listed(adapter: L2View) -> str:
+    if adapter.base_path:
+        return f"it writes {adapter.base_path}, which is another directory: a store of its own where it is registered"
+    return f"records of the adapter {adapter.adapter} are no files of a directory: they cannot be listed from here"
 
 
 def growth_points(db: Database, store_id: int, points: int) -> list[GrowthPointView]:

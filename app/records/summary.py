@@ -9,7 +9,15 @@ from app.clock import iso, iso_ns
 from app.lmcache.object_keys import decode_model
 from app.records.facts import CLASSES
 from app.records.inventory_file import Cohort, Inventory, Owner
-from app.records.schemas import Count, EvictionView, FilesystemSummary, ModelSummary, MountView, SummaryView
+from app.records.schemas import (
+    AdapterView,
+    Count,
+    EvictionView,
+    FilesystemSummary,
+    ModelSummary,
+    MountView,
+    SummaryView,
+)
 from app.records.store_dir import MountFacts
 
 _MIN_SPAN = 300.0
@@ -45,6 +53,7 @@ class Surroundings:
     vanished_since: float | None = None
     adapter_evicts: bool | None = None
     alarms: Sequence[str] = ()
+    adapters: Sequence[AdapterView] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -88,6 +97,7 @@ def summarise(store_id: str, inventory: Inventory | None, facts: ScanFacts | Non
         newest_modified_at=iso_ns(max((cohort.max_mtime for cohort in cohorts), default=None)),
         eviction=eviction(around),
         alarms=list(around.alarms),
+        adapters=list(around.adapters),
     )
 
 
@@ -115,6 +125,7 @@ def _never(store_id: str, around: Surroundings) -> SummaryView:
         newest_modified_at=None,
         eviction=eviction(around),
         alarms=list(around.alarms),
+        adapters=list(around.adapters),
     )
 
 

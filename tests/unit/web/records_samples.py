@@ -101,6 +101,21 @@ def summary(*, scanned: bool = True, clean: bool = False, odd: str = "") -> rs.S
         newest_modified_at=ago(30),
         eviction=eviction,
         alarms=["Two layouts write into this store: mixed layouts" + odd] if odd else [],
+        adapters=[adapter("fs", "/mnt/nvme0/kv", None), adapter("redis" + odd, None, "they cannot be listed" + odd)],
+    )
+
+
+def adapter(name: str, base_path: str | None, reason: str | None) -> rs.AdapterView:
+    return rs.AdapterView(
+        server_id="1",
+        adapter=name,
+        base_path=base_path,
+        usage_bytes=None if reason else 1_700_000_000_000,
+        usage_reason=reason,
+        max_capacity_bytes=None,
+        evicts=None if reason else False,
+        listed=reason is None,
+        reason=reason,
     )
 
 
