@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from app.errors import TierkeeperError
 from app.lmcache.layouts import KVLayout, compare_layouts
@@ -23,27 +23,32 @@ class LayoutWatch:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._seen: dict[int, list[KVLayout]] = {}
+        self._read_to: int | None = None  # id of the last observation that was looked at
 
     def look(self) -> None:
         """Compares the latest good observation of every server with the one before and acts on a difference."""
-        for server in self._services.fleet.server_targets():
-            layouts = self._layouts(server.id)
-            if layouts is None:
-                continue
-            before = self._seen.get(server.id)
-            self._seen[server.id] = layouts
+        for server_id, layouts in self._newest().items():
+            before = self._seen.get(server_id)
+            self._seen[server_id] = layouts
             if before is not None and (_any_without_like(layouts, before) or _any_without_like(before, layouts)):
-                self._act(server.id)
+                self._act(server_id)
 
-    def _layouts(self, server_id: int) -> list[KVLayout] | None:
+    def _newest(self) -> dict[int, list[KVLayout]]:
+        """The layouts of each server with an observation that is new since the last look. A row that is extended keeps
+        its layouts: other layouts begin another row."""
+        query = select(Observation.id, Observation.server_id, Observation.contexts)
+        if self._read_to is None:
+            newest = select(func.max(Observation.id)).where(Observation.ok).group_by(Observation.server_id)
+            query = query.where(Observation.id.in_(newest))
+        else:
+            query = query.where(Observation.ok, Observation.id > self._read_to)
+        found: dict[int, list[KVLayout]] = {}
         with self._services.db.read() as session:
-            contexts = session.scalar(
-                select(Observation.contexts)
-                .where(Observation.server_id == server_id, Observation.ok)
-                .order_by(Observation.last_at.desc())
-                .limit(1)
-            )
-        return None if contexts is None else [KVLayout.from_json(context) for context in contexts.values()]
+            for row in session.execute(query.order_by(Observation.id)):
+                found[row.server_id] = [KVLayout.from_json(context) for context in row.contexts.values()]
+                self._read_to = row.id
+        self._read_to = self._read_to or 0
+        return found
 
     def _act(self, server_id: int) -> None:
         for store in self._services.fleet.store_targets(server_id):

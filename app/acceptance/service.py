@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app.acceptance import history, reports
+from app.acceptance import history, reports, standing
 from app.acceptance.canaries import CanaryService
 from app.acceptance.canary_watch import CanaryWatch
 from app.acceptance.estimate import estimate
@@ -328,6 +328,12 @@ class AcceptanceService:
             )
         last, last_pass, verdict = (views.get(row.id) if row else None for row in (run, passed, decided))
         return history.latest(engine, server, last, last_pass, verdict, without)
+
+    def latest_for_engines(self, engines: Sequence[EngineView]) -> dict[str, LatestView]:
+        """`latest_for_engine` of many, by id: a few queries for all, and nothing for what was never tested."""
+        with self._db.read() as session:
+            known = standing.read(session, lambda rows: self._views(session, rows))
+        return standing.of_all(engines, known, self._server_of)
 
     def _server_of(self, engine: EngineView) -> ServerView | None:
         if engine.server_id is None:

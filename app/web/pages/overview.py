@@ -48,7 +48,8 @@ def store_cards(services: Services, stores: Sequence[StoreView]) -> list[StoreCa
 
 def engine_verdicts(services: Services, engines: Sequence[EngineView]) -> list[EngineVerdict]:
     """How the acceptance of each engine stands."""
-    return [EngineVerdict(engine, services.acceptance.latest_for_engine(int(engine.id))) for engine in engines]
+    latest = services.acceptance.latest_for_engines(engines)
+    return [EngineVerdict(engine, latest[engine.id]) for engine in engines]
 
 
 def events_of(services: Services, servers: Sequence[ServerView], limit: int) -> tuple[Event, ...]:
@@ -73,8 +74,8 @@ def hit_rate_trend(services: Services, servers: Sequence[ServerView], events: Se
     busiest = sorted(servers, key=lambda s: s.hit_rate.requested_tokens or 0, reverse=True)[:DRAWN_SERVERS]
 
     def total(metric: str) -> list[float | None]:
-        series = [services.telemetry.sparkline("server", int(s.id), metric, seconds=WINDOW) for s in busiest]
-        return [_sum(values) for values in zip(*series, strict=True)] if series else []
+        series = services.telemetry.sparklines("server", [int(s.id) for s in busiest], metric, seconds=WINDOW)
+        return [_sum(values) for values in zip(*series.values(), strict=True)]
 
     asked, l1, l2 = (total(f"{name}_tokens_per_second") for name in ("requested", "l1_hit", "l2_hit"))
     layers = [("l1", _shares(l1, asked)), ("l2", _shares(l2, asked))]
@@ -94,12 +95,8 @@ def hops(services: Services, servers: Sequence[ServerView]) -> tuple[Hop, ...]:
     """How fast bytes move down the tiers, over the last five minutes."""
 
     def recent(metric: str) -> float | None:
-        return _sum(
-            [
-                services.telemetry.sparkline("server", int(s.id), metric, points=1, seconds=300.0)[0]
-                for s in servers[:DRAWN_SERVERS]
-            ]
-        )
+        found = services.telemetry.sparklines("server", [int(s.id) for s in servers], metric, points=1, seconds=300.0)
+        return _sum([values[0] for values in found.values()])
 
     if not servers:
         return ()

@@ -27,9 +27,13 @@ VERSIONS = (
     *("0.4.1", "0.4.2", "0.4.3", "0.4.4", "0.4.5", "0.4.6", "0.4.7"),
     *("0.5.0", "0.5.1", "0.5.2", "0.5.3", "0.5.4", "0.5.5", "0.5.6"),
 )
+#: Imported by servers up to 0.5.0 whether there is a GPU or not.
+GPU_MODULES = ("cupy",)
 START_SECONDS = 180.0
 #: Before this version there was no `lmcache server` command.
 _FIRST_WITH_COMMAND = (0, 4, 3)
+#: Before this version no adapter writes plain files.
+_FIRST_WITH_FS = (0, 4, 2)
 
 
 class WillNotStart(RuntimeError):
@@ -78,14 +82,14 @@ def command(version: str, environment: build.Environment, store: Path, zmq_port:
         if number >= _FIRST_WITH_COMMAND
         else ["-m", "lmcache.v1.multiprocess.http_server"]
     )
-    adapter = f'{{"type":"fs","base_path":"{store}"}}'
+    adapter = ["--l2-adapter", f'{{"type":"fs","base_path":"{store}"}}'] if number >= _FIRST_WITH_FS else []
     return [
         python,
         *start,
         *("--host", "127.0.0.1", "--port", str(zmq_port)),
         *("--http-host", "127.0.0.1", "--http-port", str(http_port)),
         *("--chunk-size", "64", "--l1-size-gb", "0.125", "--l1-init-size-gb", "1", "--eviction-policy", "LRU"),
-        *("--l2-adapter", adapter),
+        *adapter,
     ]
 
 
@@ -103,7 +107,7 @@ def running(version: str, environment: build.Environment, folder: Path, ports: t
     log = folder / "server.log"
     env = {**RealStack.clean_environment(), **QUIET}
     if packages is not None:
-        env["PYTHONPATH"] = str(packages)
+        env["PYTHONPATH"] = os.pathsep.join((str(packages), str(_stand_ins(folder))))
     with log.open("wb") as out:
         process = subprocess.Popen(
             command(version, environment, store, *ports),
@@ -132,6 +136,15 @@ def running(version: str, environment: build.Environment, folder: Path, ports: t
     finally:
         end_group(process.pid)
         process.wait(timeout=20)
+
+
+def _stand_ins(folder: Path) -> Path:
+    """Empty modules for what is imported at the top and used only once an engine with a GPU registers."""
+    packages = folder / "stand-ins"
+    packages.mkdir(exist_ok=True)
+    for name in GPU_MODULES:
+        (packages / f"{name}.py").write_text("")
+    return packages
 
 
 def _end_of(log: Path) -> str:

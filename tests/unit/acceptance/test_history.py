@@ -128,6 +128,19 @@ class TestLatest:
         assert (view.last_verdict.verdict, view.without_verdict, view.last_pass) == ("fail", 2, None)
         assert view.last_run is not None
         assert view.last_run.verdict == "error"
+        engines = panel.fleet.list_engines(page_size=100, page_token=None).items
+        assert panel.service.latest_for_engines(engines)[panel.engines[0]] == view
+
+    def test_a_list_says_of_each_engine_what_its_own_page_says(self, panel: Panel) -> None:
+        run = panel.run()
+        engines = panel.fleet.list_engines(page_size=100, page_token=None).items
+        found = panel.service.latest_for_engines(engines)
+        assert found == {
+            engine.id: panel.service.latest_for_engine(int(engine.id)) for engine in engines
+        }
+        passed = found[panel.engines[0]].last_pass
+        assert passed is not None
+        assert passed.id == run.id
 
     def test_an_engine_nobody_has_read_is_unknown(self, panel: Panel) -> None:
         panel.run()
