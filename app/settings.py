@@ -68,6 +68,13 @@ class Settings(BaseSettings):
     secrets_dir: Path = Field(
         Path("/run/secrets"), description="Where API keys given as file:/path may be read from; nothing outside of it."
     )
+    keep_raw_hours: float = Field(48.0, ge=3, le=24 * 31, description="Hours for which every single poll is kept.")
+    keep_5m_days: float = Field(30.0, ge=2, le=3650, description="Days for which five-minute roll-ups are kept.")
+    keep_1h_days: float = Field(730.0, ge=7, le=36500, description="Days for which hourly roll-ups are kept.")
+    prometheus_url: str | None = Field(
+        None, description="Prometheus that scrapes the same targets: history from before the panel's own."
+    )
+    prometheus_token: SecretStr | None = Field(None, description="Bearer token for that Prometheus.")
     session_idle_seconds: float = Field(12 * 3600.0, gt=0, description="A session unused for this long ends.")
     session_absolute_seconds: float = Field(7 * 86400.0, gt=0, description="A session older than this ends.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
@@ -90,7 +97,7 @@ class Settings(BaseSettings):
             raise ValueError("use DEBUG, INFO, WARNING or ERROR")
         return level
 
-    @field_validator("public_url")
+    @field_validator("public_url", "prometheus_url")
     @classmethod
     def _usable_url(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://")):
@@ -147,6 +154,12 @@ class Settings(BaseSettings):
         bare = host.lower().rpartition(":")[0] if re.search(r":\d*$", host) else host.lower()
         name = bare.removesuffix(".")
         return not allowed or any(_host_matches(name, pattern.lower()) for pattern in allowed)
+
+    @model_validator(mode="after")
+    def _coarser_is_kept_longer(self) -> Self:
+        if not self.keep_raw_hours / 24 <= self.keep_5m_days <= self.keep_1h_days:
+            raise ValueError("TIERKEEPER_KEEP_RAW_HOURS / 24 ≤ TIERKEEPER_KEEP_5M_DAYS ≤ TIERKEEPER_KEEP_1H_DAYS")
+        return self
 
     @property
     def sqlalchemy_url(self) -> str:

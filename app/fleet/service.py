@@ -221,6 +221,14 @@ class FleetService:
         """All stores, or those that one server uses."""
         return self._stores.targets(server_id=server_id)
 
+    def address(self, kind: TargetKind, target_id: int) -> tuple[str, str]:
+        """(URL or path, name) of a target. Raises NotFound."""
+        if kind == "store":
+            store = self.store_target(target_id)
+            return store.path, store.name
+        target = self.server_target(target_id) if kind == "server" else self.engine_target(target_id)
+        return target.url, target.name
+
     def find(self, kind: TargetKind, name_or_id: str) -> int:
         """The row id of a target named or numbered so (a name wins). Raises NotFound."""
         table = TABLES[kind]

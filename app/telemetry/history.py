@@ -19,13 +19,7 @@ from sqlalchemy.orm import Session
 
 from app.errors import InvalidInput
 from app.telemetry.metrics import CATALOGUE, INTERVAL, Metric
-from app.telemetry.rollup import (
-    FIVE_MINUTES,
-    FIVE_MINUTES_KEPT_SECONDS,
-    HOUR,
-    RAW_KEPT_SECONDS,
-    marks,
-)
+from app.telemetry.rollup import DEFAULT_KEPT, FIVE_MINUTES, HOUR, Kept, marks
 from app.telemetry.tables import Sample1h, Sample5m, SampleRaw, Series
 
 Source = Literal["raw", "5m", "1h"]
@@ -72,7 +66,15 @@ class Bucket:
 
 
 def plan(
-    kind: str, name: str, *, start: float | None, end: float | None, step: float | None, now: float, interval: float
+    kind: str,
+    name: str,
+    *,
+    start: float | None,
+    end: float | None,
+    step: float | None,
+    now: float,
+    interval: float,
+    kept: Kept = DEFAULT_KEPT,
 ) -> Request:
     """Checks a question and chooses step and table. Raises InvalidInput naming metric, from, to or step."""
     metric = CATALOGUE[kind].get(name)
@@ -87,8 +89,8 @@ def plan(
         raise InvalidInput.field("step", "must be a number of seconds above 0")
     if step is None:
         step = _nice((end - start) / WANTED_POINTS, interval, metric)
-    floor = FIVE_MINUTES if now - start > RAW_KEPT_SECONDS else 0
-    floor = HOUR if now - start > FIVE_MINUTES_KEPT_SECONDS else floor
+    floor = FIVE_MINUTES if now - start > kept.raw else 0
+    floor = HOUR if now - start > kept.five_minutes else floor
     step = max(step, floor / 1000)
     if step < RAW_BELOW_INTERVALS * interval and not floor:
         step = 0.0
@@ -274,7 +276,7 @@ def sums(
 
     Spans beyond six hours come from the 5-minute table, to its bucket borders.
     """
-    source: Source = "raw" if end - start <= 6 * 3600 and now - start <= RAW_KEPT_SECONDS else "5m"
+    source: Source = "raw" if end - start <= 6 * 3600 and now - start <= DEFAULT_KEPT.raw else "5m"
     wanted = [*names, INTERVAL]
     query = select(Series.id, Series.target_id, Series.metric).where(
         Series.target_kind == kind, Series.target_id.in_(target_ids), Series.metric.in_(wanted)
@@ -300,6 +302,31 @@ def sums(
             target, metric = series[series_id]
             result[target][metric] = sum(bucket.sum for bucket in found.values())
     return result
+
+
+def oldest(session: Session, kind: str, target_id: int, request: Request) -> float | None:
+    """When the first kept sample of the metric was taken; None where there is none."""
+    series_id = _series_ids(session, kind, target_id, (request.metric.series,)).get(request.metric.series)
+    tables: tuple[type[Any], ...] = (SampleRaw, Sample5m, Sample1h)
+    found = [session.scalar(select(func.min(t.at)).where(t.series_id == series_id)) for t in tables]
+    known = [at for at in found if at is not None]
+    return min(known) / 1000 if known else None
+
+
+def extremes(
+    session: Session, kind: str, target_id: int, request: Request
+) -> tuple[list[float | None], list[float | None]] | None:
+    """Lowest and highest value of each bucket of a gauge, so that a spike survives; None where there are no buckets."""
+    if request.step == 0.0 or request.metric.kind != "gauge":
+        return None
+    ids = _series_ids(session, kind, target_id, (request.metric.series,))
+    sums = buckets(session, list(ids.values()), request.start, request.end, request.step, request.source)
+    step = round(request.step * 1000)
+    cells = [
+        sums[ids[request.metric.series]].get(number * step) if ids else None
+        for number in range(math.floor(request.start * 1000 / step), math.ceil(request.end * 1000 / step))
+    ]
+    return [c.min if c and c.count else None for c in cells], [c.max if c and c.count else None for c in cells]
 
 
 def spread(points: Sequence[tuple[float, float | None]], start: float, end: float, count: int) -> list[float | None]:

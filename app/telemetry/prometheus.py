@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
@@ -95,17 +96,31 @@ def _points(result: object, step: float) -> list[Point] | None:
     return found
 
 
+def merged(own: Sequence[Point], older: Sequence[Point]) -> list[Point]:
+    """Our own points, and what Prometheus says where we know nothing; by time."""
+    known = dict(older)
+    points = [(at, known.pop(at, None) if value is None else value) for at, value in own]
+    times = {at for at, _ in own}
+    return sorted([*points, *((at, value) for at, value in known.items() if at not in times)])
+
+
 def query_of(kind: str, metric: str, url: str, name: str, step: float) -> str | None:
     """The PromQL of one metric of one target over buckets of `step` seconds; None where Prometheus has none like it."""
     templates = _QUERIES.get(kind, {}).get(metric)
     if not templates:
         return None
-    instance, named = _quoted(_instance(url)), _quoted(name)
-    window = f"[{max(1, round(step))}s]"
-    return " or ".join(
-        template.replace("$I", f'instance="{instance}"').replace("$T", f'target="{named}"').replace("$S", f'store="{named}"').replace("$W", window)
-        for template in templates
-    )
+    labels = {
+        "$I": f'instance="{_quoted(_instance(url))}"',
+        "$T": f'target="{_quoted(name)}"',
+        "$S": f'store="{_quoted(name)}"',
+        "$W": f"[{max(1, round(step))}s]",
+    }
+    return " or ".join(_filled(template, labels) for template in templates)
+
+
+def _filled(template: str, labels: Mapping[str, str]) -> str:
+    """Each place filled once: a name that holds a `$` is no place."""
+    return re.sub(r"\$[ITSW]", lambda found: labels[found[0]], template)
 
 
 def _instance(url: str) -> str:

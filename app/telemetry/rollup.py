@@ -6,6 +6,7 @@ each table is complete. All statements go series by series through the primary k
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Table, case, delete, exists, func, select
@@ -18,13 +19,22 @@ FIVE_MINUTES = 300_000
 HOUR = 3_600_000
 #: A bucket is rolled up this long after its end: polls are written up to a second or two after they happened.
 GRACE_SECONDS = 60.0
-RAW_KEPT_SECONDS = 48 * 3600.0
-FIVE_MINUTES_KEPT_SECONDS = 30 * 86400.0
-HOUR_KEPT_SECONDS = 730 * 86400.0
 SERIES_PER_TRANSACTION = 200
 ROWS_PER_TRANSACTION = 5000
 #: Series of targets that are gone: their samples go in batches, then they.
 FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How long each table keeps its rows, seconds."""
+
+    raw: float = 48 * 3600.0
+    five_minutes: float = 30 * 86400.0
+    hours: float = 730 * 86400.0
+
+
+DEFAULT_KEPT = Kept()
 
 
 def roll_up(db: Database, now: float) -> int:
@@ -39,14 +49,14 @@ def marks(session: Session) -> dict[str, int]:
     return {row.name: row.until for row in session.scalars(select(RollUpMark))}
 
 
-def retire(db: Database, now: float, *, rows: int = ROWS_PER_TRANSACTION) -> bool:
+def retire(db: Database, now: float, kept: Kept = DEFAULT_KEPT, *, rows: int = ROWS_PER_TRANSACTION) -> bool:
     """Drops one batch of what is too old; True while there is more. Nothing goes that is not rolled up yet."""
     with db.read() as session:
         done = marks(session)
     limits = (
-        (SampleRaw, min(round((now - RAW_KEPT_SECONDS) * 1000), done.get("5m", 0))),
-        (Sample5m, min(round((now - FIVE_MINUTES_KEPT_SECONDS) * 1000), done.get("1h", 0))),
-        (Sample1h, round((now - HOUR_KEPT_SECONDS) * 1000)),
+        (SampleRaw, min(round((now - kept.raw) * 1000), done.get("5m", 0))),
+        (Sample5m, min(round((now - kept.five_minutes) * 1000), done.get("1h", 0))),
+        (Sample1h, round((now - kept.hours) * 1000)),
     )
     for table, before in limits:
         if _retire_batch(db, table, before, rows):

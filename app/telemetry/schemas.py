@@ -9,11 +9,26 @@ from app.shapes import ApiModel
 FlowLevel = Literal["l0", "l1", "l2", "recomputed"]
 
 
+class OlderView(ApiModel):
+    """What a configured Prometheus gave for the time before `until`, where the panel's own history begins.
+
+    `state`: value, nothing (Prometheus knows no such series then) or unknown (with `reason`); `query` is the PromQL.
+    """
+
+    source: Literal["prometheus"] = "prometheus"
+    state: Literal["value", "nothing", "unknown"]
+    until: str
+    reason: str | None = None
+    query: str | None = None
+
+
 class SamplesView(ApiModel):
     """One metric of one target over time. A point is ``[time, value]``; value is null where nothing was known.
 
     `unit` is bytes, ratio, tokens_per_second, chunks_per_second, bytes_per_second, requests or bool; `step_seconds` is
     the width of a point's bucket, which starts at the point's time; `source` names the table it was read from.
+    `lowest` and `highest` are those of each bucket of a gauge, so that a spike survives its mean. `older` says what
+    came from a configured Prometheus: points before the panel's own history.
     """
 
     metric: str
@@ -21,6 +36,9 @@ class SamplesView(ApiModel):
     step_seconds: float
     source: Literal["raw", "5m", "1h"]
     points: list[tuple[str, float | None]]
+    lowest: list[float | None] | None = None
+    highest: list[float | None] | None = None
+    older: OlderView | None = None
 
 
 class HealthChangeView(ApiModel):

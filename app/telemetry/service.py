@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,7 +20,8 @@ from app.paging import decode_cursor, encode_cursor
 from app.settings import Settings
 from app.shapes import Page
 from app.telemetry import history, live, rollup
-from app.telemetry.schemas import HealthChangeView, SamplesView, TokenFlowView
+from app.telemetry.prometheus import Older, Prometheus, merged, query_of
+from app.telemetry.schemas import HealthChangeView, OlderView, SamplesView, TokenFlowView
 from app.telemetry.tables import Observation, Series, Snapshot
 from app.telemetry.token_flow import ENGINE_SERIES, SERVER_SERIES, TierSlice, token_flow
 
@@ -48,6 +50,11 @@ class TelemetryService:
         self._db = db
         self._clock = clock
         self._interval = settings.poll_seconds
+        self._kept = rollup.Kept(
+            settings.keep_raw_hours * 3600, settings.keep_5m_days * 86400, settings.keep_1h_days * 86400
+        )
+        token = settings.prometheus_token.get_secret_value() if settings.prometheus_token is not None else None
+        self.prometheus = Prometheus(settings.prometheus_url, token) if settings.prometheus_url else None
         self._fleet = fleet
         fleet.attach_live(self)
         fleet.on_forget(_forget)
@@ -83,18 +90,47 @@ class TelemetryService:
         step: float | None = None,
     ) -> SamplesView:
         """One metric over time (default: the last hour). Raises InvalidInput naming metric, from, to or step."""
+        now = self._clock()
         request = history.plan(
-            target_kind, metric, start=start, end=end, step=step, now=self._clock(), interval=self._interval
+            target_kind, metric, start=start, end=end, step=step, now=now, interval=self._interval, kept=self._kept
         )
         with self._db.read() as session:
             points = history.read(session, target_kind, target_id, request, self._interval)
+            limits = history.extremes(session, target_kind, target_id, request)
+            begins = history.oldest(session, target_kind, target_id, request) if self.prometheus is not None else None
+        older = self._older(target_kind, target_id, metric, request, now if begins is None else begins)
+        if older is not None:
+            points = merged(points, older[1].points)
         return SamplesView(
             metric=metric,
             unit=request.metric.unit,
             step_seconds=request.step or self._interval,
             source=request.source,
             points=[(iso(at) or "", value) for at, value in points],
+            lowest=limits[0] if limits is not None else None,
+            highest=limits[1] if limits is not None else None,
+            older=older[0] if older is not None else None,
         )
+
+    def _older(
+        self, kind: PolledKind, target_id: int, metric: str, request: history.Request, begins: float
+    ) -> tuple[OlderView, Older] | None:
+        """What a configured Prometheus says about the time before `begins`; None where it need not be asked."""
+        step = request.step
+        if self.prometheus is None or step == 0.0 or request.start >= begins:
+            return None
+        until = min(request.end, math.floor(begins / step) * step)
+        start = math.floor(request.start / step) * step
+        if start >= until:
+            return None
+        url, name = self._fleet.address(kind, target_id)
+        query = query_of(kind, metric, url, name, step)
+        if query is None:
+            found = Older("nothing", reason="Prometheus has no series like it")
+        else:
+            found = self.prometheus.read(query, start, until, step)
+        view = OlderView(state=found.state, until=iso(until) or "", reason=found.reason, query=found.query)
+        return view, found
 
     def sparkline(
         self, target_kind: PolledKind, target_id: int, metric: str, *, points: int = 60, seconds: float = 3600.0
@@ -198,7 +234,7 @@ class TelemetryService:
 
     def retire(self, *, batches: int = 20) -> bool:
         """Drops what is too old, at most so many batches; True while there is more."""
-        return all(rollup.retire(self._db, self._clock()) for _ in range(batches))
+        return all(rollup.retire(self._db, self._clock(), self._kept) for _ in range(batches))
 
 
 def _tier_slices(

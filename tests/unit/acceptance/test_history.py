@@ -135,9 +135,7 @@ class TestLatest:
         run = panel.run()
         engines = panel.fleet.list_engines(page_size=100, page_token=None).items
         found = panel.service.latest_for_engines(engines)
-        assert found == {
-            engine.id: panel.service.latest_for_engine(int(engine.id)) for engine in engines
-        }
+        assert found == {engine.id: panel.service.latest_for_engine(int(engine.id)) for engine in engines}
         passed = found[panel.engines[0]].last_pass
         assert passed is not None
         assert passed.id == run.id
