@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Many tests use real sockets, processes and clocks: on a busy machine one may be late. A test that is wrong fails thrice.
 AGAIN  := --reruns 2 --reruns-delay 3
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-unit test-real test-real-long chaos bench sbom audit lint format screenshots lock clean
+.PHONY: help install run test test-unit test-real test-real-long chaos bench soak test-versions sbom audit lint format screenshots lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,8 +35,15 @@ test-real: install ## the product against a real LMCache server and a real vLLM 
 test-real-long: install ## every real-stack test: restarts, faults, checks, launch commands, benchmark (about 40 minutes)
 	TIERKEEPER_REAL=1 $(BIN)/python -m pytest -v --timeout 1800 $(AGAIN) tests/real
 
+test-versions: install ## the real cache server of every published LMCache version that runs without a GPU (outside CI, 30 minutes)
+	$(BIN)/python -m tests.real.versions.capture
+	$(BIN)/python -m pytest -q tests/unit/lmcache/test_versions.py
+
+soak: install ## 200 cache servers and 200 engines polled for ten minutes: processor, lateness, memory (outside CI)
+	$(BIN)/python benchmarks/fleet.py --targets 200 --seconds 600
+
 bench: install ## benchmarks, as ratios within one run
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/fleet.py benchmarks/fleet_targets.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 chaos: install ## the long fault matrix and race tests of cleanup (outside CI)
 	CHAOS=1 $(BIN)/python -m pytest -v --timeout 1800 tests/unit/cleanup/test_faults.py tests/unit/cleanup/test_race.py

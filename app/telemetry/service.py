@@ -241,7 +241,7 @@ def _tier_slices(
     session: Session, engines: Sequence[EngineTarget], server_ids: Sequence[int], start: float, now: float
 ) -> list[TierSlice]:
     """Each server with its engines, minute by minute; none for windows whose minutes are gone."""
-    if now - start > rollup.RAW_KEPT_SECONDS / 4:
+    if now - start > rollup.DEFAULT_KEPT.raw / 4:
         return []
     wanted = ("external_tokens", "l1_hit_tokens", "l2_hit_tokens")
     server_of = {("engine", e.id): e.server_id for e in engines} | {("server", i): i for i in server_ids}

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 
-class _Quiet(BaseHTTPRequestHandler):
+class Quiet(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
@@ -38,7 +38,7 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 def webhook(restart: Callable[[str], None]) -> type[BaseHTTPRequestHandler]:
     """Restarts what the panel names (``server`` or ``engine``) before it answers."""
 
-    class Handler(_Quiet):
+    class Handler(Quiet):
         def do_POST(self) -> None:
             told = json.loads(self.body())
             status = 204
@@ -57,7 +57,7 @@ def lying_engine(url: str) -> type[BaseHTTPRequestHandler]:
     """Everything goes on to the engine but the reset, which is answered with success and not made."""
     parts = urlsplit(url)
 
-    class Handler(_Quiet):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             self._forward("GET", None)
 

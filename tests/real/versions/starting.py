@@ -27,6 +27,18 @@ VERSIONS = (
     *("0.4.1", "0.4.2", "0.4.3", "0.4.4", "0.4.5", "0.4.6", "0.4.7"),
     *("0.5.0", "0.5.1", "0.5.2", "0.5.3", "0.5.4", "0.5.5", "0.5.6"),
 )
+#: Any name of it is a class, whose attributes are the class again: enough for annotations.
+_STAND_IN = """
+class Kind(type):
+    def __getattr__(cls, name):
+        return cls
+class Nothing(metaclass=Kind):
+    pass
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Nothing
+"""
 #: Imported by servers up to 0.5.0 whether there is a GPU or not.
 GPU_MODULES = ("cupy",)
 START_SECONDS = 180.0
@@ -139,11 +151,11 @@ def running(version: str, environment: build.Environment, folder: Path, ports: t
 
 
 def _stand_ins(folder: Path) -> Path:
-    """Empty modules for what is imported at the top and used only once an engine with a GPU registers."""
+    """Modules for what is imported at the top and used only once an engine with a GPU registers."""
     packages = folder / "stand-ins"
     packages.mkdir(exist_ok=True)
     for name in GPU_MODULES:
-        (packages / f"{name}.py").write_text("")
+        (packages / f"{name}.py").write_text(_STAND_IN)
     return packages
 
 

@@ -107,7 +107,8 @@ class TestServersAndEngines:
             fake.set_metric("/metrics", name, value(name) + more)
         await bench.tick()
         load = bench.fleet.get_server(server_id).load
-        assert (load.seconds, load.cpu_cores, load.resident_bytes) == (10.0, pytest.approx(0.4), 3_000_000_000)
+        assert (load.seconds, load.resident_bytes) == (10.0, 3_000_000_000)
+        assert load.cpu_cores == pytest.approx(0.4)
         assert load.retrieves_per_second == 2.0
         assert load.l1_load_bytes_per_second == pytest.approx(3e9)
         moment = bench.fleet.get_server(server_id).polled_at
