@@ -14,6 +14,7 @@ COPY app app
 COPY templates templates
 COPY static static
 COPY migrations migrations
+COPY docs docs
 COPY LICENSE README.md ./
 RUN printf '#!/bin/sh\nexec /opt/tierkeeper/bin/python -m app "$@"\n' > /usr/local/bin/tierkeeper \
  && chmod 0755 /usr/local/bin/tierkeeper \

@@ -15,3 +15,4 @@ def _find(name: str) -> Path:
 TEMPLATES = _find("templates")
 STATIC = _find("static")
 MIGRATIONS = _find("migrations")
+DOCS = _find("docs")

@@ -2,12 +2,14 @@
 
 ``python scripts/screenshots.py`` starts a demo of its own (a fresh data directory, a free port) and signs in.
 ``--base-url URL --password PASSWORD`` (or ``--cookie``) looks at a running panel instead; ``--preview`` shows the
-pages of the unit tests, in every state, without any service. Needs system Chromium.
+pages of the unit tests, in every state, without any service. ``--docs`` renews the pictures that docs/PAGES.md shows,
+small WebP files in docs/images. Needs system Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import os
 import re
@@ -29,7 +31,7 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
 THEMES = ("light", "dark")
 
-#: Name of a picture -> path. `{server}` and friends are found by following the first link of the list page.
+#: Name of a picture -> path. ``first:LIST:PREFIX[:SUFFIX]`` is the first link of a list page that begins with PREFIX.
 PATHS = {
     "overview": "/",
     "servers": "/servers",
@@ -39,6 +41,9 @@ PATHS = {
     "stores": "/stores",
     "store": "first:/stores:/stores/",
     "records": "first:/stores:/stores/:/records",
+    "record": "first:@records:/records/",
+    "quarantine": "first:/stores:/stores/:/quarantine",
+    "welcome": "/welcome",
     "cleanup": "/cleanup",
     "policy": "first:/cleanup:/cleanup/policies/",
     "policy-new": "/cleanup/policies/new",
@@ -66,7 +71,24 @@ PATHS = {
     "schedules": "/schedules",
     "settings": "/settings",
     "style": "/style",
+    "help": "/help",
+    "help-runbooks": "/help/runbooks",
 }
+DOCS = ROOT / "docs" / "images"
+DOCS_SIZE = (1280, 880)
+#: Chromium writes no WebP by itself, but it can encode one: a PNG in, a WebP out.
+TO_WEBP = """async (png) => {
+  const image = new Image();
+  image.src = "data:image/png;base64," + png;
+  await image.decode();
+  const canvas = new OffscreenCanvas(image.width, image.height);
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  const blob = await canvas.convertToBlob({type: "image/webp", quality: 0.82});
+  const bytes = new Uint8Array(await blob.arrayBuffer());
+  let text = "";
+  for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  return btoa(text);
+}"""
 
 
 def free_port() -> int:
@@ -140,6 +162,11 @@ def resolve(page: Page, base: str, path: str) -> str | None:
     if not path.startswith("first:"):
         return path
     _, where, prefix, *suffix = path.split(":")
+    if where.startswith("@"):  # the list is itself a page that has to be found
+        found = resolve(page, base, PATHS[where[1:]])
+        if found is None:
+            return None
+        where = found
     page.goto(base + where)
     pattern = re.compile(re.escape(prefix) + r"[^/?#]+$")
     for link in page.locator(f"main a[href*='{prefix}']").all():
@@ -196,6 +223,31 @@ def shoot(
             context.close()
 
 
+def docs_pictures(browser: Browser, base: str, targets: dict[str, str], state: dict[str, object] | None) -> None:
+    """One light picture of each page that docs/PAGES.md shows, the first window of it."""
+    width, height = DOCS_SIZE
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="light",
+        storage_state=state,  # type: ignore[arg-type]
+        reduced_motion="reduce",
+    )
+    page, encoder = context.new_page(), context.new_page()
+    for name, path in targets.items():
+        page.goto(base + path)
+        page.wait_for_timeout(600)
+        bottom = int(page.evaluate("Math.ceil(document.querySelector('main').getBoundingClientRect().bottom)"))
+        clip = {"x": 0, "y": 0, "width": width, "height": min(height, max(bottom + 8, 420))}
+        png = base64.b64encode(page.screenshot(clip=clip)).decode()  # type: ignore[arg-type]
+        (DOCS / f"{name}.webp").write_bytes(base64.b64decode(encoder.evaluate(TO_WEBP, png)))
+    context.close()
+
+
+def docs_names() -> list[str]:
+    """The pictures that docs/PAGES.md shows."""
+    return re.findall(r"\(images/([\w-]+)\.webp\)", (ROOT / "docs" / "PAGES.md").read_text("utf-8"))
+
+
 def watch(page: Page, problems: list[str]) -> None:
     """Collects what the browser complains about."""
     page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
@@ -214,8 +266,11 @@ def main() -> int:
     parser.add_argument("--sizes", nargs="*", default=list(SIZES), help="wide, narrow or a width in pixels")
     parser.add_argument("--settle", type=int, default=350, help="milliseconds to wait for charts")
     parser.add_argument("--warm-up", type=float, default=45.0, help="seconds of history for the demo")
+    parser.add_argument("--docs", action="store_true", help="renew the pictures of docs/PAGES.md")
     parser.add_argument("--no-script", action="store_true", help="with scripts blocked")
     args = parser.parse_args()
+    if args.docs:
+        args.only = docs_names()
     with contextlib.ExitStack() as stack, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         state: dict[str, object] | None = None
@@ -233,7 +288,8 @@ def main() -> int:
                 name, _, value = args.cookie.partition("=")
                 context.add_cookies([{"name": name, "value": value, "url": base}])
             else:
-                shoot(browser, base, {"login": "/login"}, args.out, None, args)
+                if not args.docs:
+                    shoot(browser, base, {"login": "/login"}, args.out, None, args)
                 sign_in(page, base, password or "")
             targets = {}
             for name, path in PATHS.items():
@@ -244,9 +300,12 @@ def main() -> int:
                     else:
                         print(f"{name}: no such page yet")  # noqa: T201
             state = context.storage_state()  # type: ignore[assignment]
-        shoot(browser, base, targets, args.out, state, args)
+        if args.docs:
+            docs_pictures(browser, base, targets, state)
+        else:
+            shoot(browser, base, targets, args.out, state, args)
         browser.close()
-    print(f"pictures in {args.out}")  # noqa: T201
+    print(f"pictures in {DOCS if args.docs else args.out}")  # noqa: T201
     return 0
 
 

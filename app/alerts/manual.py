@@ -7,6 +7,7 @@ from pathlib import Path
 from app.alerts.catalogue import RULES
 from app.alerts.model import span
 from app.alerts.rules.base import Rule
+from app.alerts.runbooks import runbook_of
 
 BEGIN = "<!-- rules: written by python -m app.alerts.manual -->"
 END = "<!-- end of rules -->"
@@ -28,6 +29,8 @@ def _section(rule: Rule) -> str:
         "",
         f"*What to do:* {rule.action}",
         "",
+        f"*Runbook:* [{anchor_words(rule.id)}]({runbook_of(rule.id)})",
+        "",
     ]
     if rule.limits:
         lines += [f"- `{name}` {limit.default:g} {limit.unit}: {limit.means}" for name, limit in rule.limits.items()]
@@ -36,6 +39,11 @@ def _section(rule: Rule) -> str:
         causes = ", ".join(f"`{cause.rule}`" for cause in rule.causes)
         lines += [f"Held back while one of these is the cause: {causes}.", ""]
     return "\n".join(lines)
+
+
+def anchor_words(rule: str) -> str:
+    """The name of the runbook of a rule, from its anchor."""
+    return runbook_of(rule).partition("#")[2].replace("-", " ")
 
 
 def renewed(page: str) -> str:

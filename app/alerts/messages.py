@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from app.alerts.model import span
 from app.alerts.rules.base import Rule
+from app.alerts.runbooks import runbook_address
 from app.clock import iso
 
 Event = Literal["firing", "resolved", "test"]
@@ -75,8 +76,9 @@ def write(event: Event, facts: AlertFacts, base_url: str | None) -> Message:
     else:
         lines += ["", rule.means, "", f"What to do: {rule.action}"]
     lines += ["", f"Severity {facts.severity}, rule {rule.id}, since {iso(facts.started_at)}."]
-    if url is not None:
-        lines.append(url)
+    runbook = f"{base_url.rstrip('/')}{runbook_address(rule.id)}" if base_url else None
+    if url is not None and runbook is not None:
+        lines += [url, f"Runbook: {runbook}"]
     alert = {
         "id": str(facts.id),
         "rule": rule.id,
@@ -97,6 +99,7 @@ def write(event: Event, facts: AlertFacts, base_url: str | None) -> Message:
         "means": rule.means,
         "action": rule.action,
         "url": url,
+        "runbook": runbook,
     }
     return Message(event, facts.severity, title, "\n".join(lines), alert)
 

@@ -47,3 +47,8 @@ RUNBOOKS: Mapping[str, str] = {rule: f"{PAGE}#{anchor}" for anchor, rules in _RU
 def runbook_of(rule: str) -> str:
     """The page and anchor for a rule; of one that this version does not know, the page."""
     return RUNBOOKS.get(rule, PAGE)
+
+
+def runbook_address(rule: str) -> str:
+    """The same as an address of the panel, without the prefix."""
+    return "/help/runbooks" + runbook_of(rule).removeprefix(PAGE)

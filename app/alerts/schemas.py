@@ -39,7 +39,8 @@ WRONG_REASONS = ("other_layout", "other_size", "declared")
 
 
 class AlertView(ApiModel):
-    """One alarm. `means` and `action` say what it is and what to do, `page` where to look, `docs` where it is told.
+    """One alarm. `means` and `action` say what it is and what to do, `page` where to look, `docs` where it is told,
+    `runbook` where its way out is told (pages of docs/).
 
     `explained_by` is the alarm that is the cause (this one is held back then), `silenced_by` what keeps it quiet.
     `value` is the number that decided and `limit` what it was compared with, both in `unit`.
@@ -72,6 +73,7 @@ class AlertView(ApiModel):
     action: str
     page: str
     docs: str
+    runbook: str
 
 
 class AlertDetail(AlertView):
@@ -146,6 +148,7 @@ class RuleView(ApiModel):
     means: str
     action: str
     docs: str
+    runbook: str
     overrides: list[OverrideView]
 
 

@@ -11,6 +11,7 @@ from app.alerts.catalogue import RULES
 from app.alerts.matcher_input import TARGETS, target_name
 from app.alerts.model import Subject
 from app.alerts.rules.base import Rule
+from app.alerts.runbooks import runbook_of
 from app.alerts.schemas import OverrideInput, OverrideView, RulePatch, RuleView, ThresholdView
 from app.alerts.tables import AlertOverride, AlertRuleSetting
 from app.alerts.tuning import Change, Tuning, check_thresholds
@@ -179,6 +180,7 @@ class RuleSettings:
             means=rule.means,
             action=rule.action,
             docs=rule.docs,
+            runbook=runbook_of(rule.id),
             overrides=list(overrides.get(rule.id, ())),
         )
 

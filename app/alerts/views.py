@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from app.alerts.catalogue import RULES
 from app.alerts.model import Fact, Subject
 from app.alerts.plan import Condition
+from app.alerts.runbooks import runbook_of
 from app.alerts.schemas import AlertChangeView, AlertView, FactState, FactView, RuleVerdictView
 from app.alerts.tables import Alert, AlertChange
 from app.clock import iso
@@ -47,6 +48,7 @@ def alert_view(row: Alert) -> AlertView:
         action=rule.action if rule is not None else _GONE,
         page=rule.page_of(subject) if rule is not None else "/alarms",
         docs=rule.docs if rule is not None else "ALARMS.md",
+        runbook=runbook_of(row.rule),
     )
 
 

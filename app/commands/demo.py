@@ -7,6 +7,7 @@ plan, the cleanup run and the acceptance run below are started through the same 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from app.cleanup.schemas import FilterPlanInput, PolicyInput
 from app.commands.demo_history import seed_history
 from app.commands.serve import serve
 from app.errors import TierkeeperError
+from app.fleet.sandbox import SANDBOX_LABEL
 from app.fleet.schemas import EngineCreate, EnginePatch, ServerCreate, ServerPatch, StoreCreate
 from app.scheduling.work import ACTIVE_STATES
 from app.services import Services
@@ -31,9 +33,11 @@ from app.settings import Settings
 log = structlog.get_logger()
 
 ACTOR = "system:demo"
-LABELS = {"origin": "sandbox"}
+LABELS = SANDBOX_LABEL
 POLL_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
+#: A file in the sandbox's directory: somebody removed it, so that the next start does not bring it back.
+REMOVED = "removed"
 
 
 def demo(settings: Settings) -> None:
@@ -42,16 +46,52 @@ def demo(settings: Settings) -> None:
     if "poll_seconds" not in settings.model_fields_set:
         # Somebody who tries the panel wants to see it move.
         settings = settings.model_copy(update={"poll_seconds": POLL_SECONDS})
-    child, facts = _start_sandbox(settings.data_dir.resolve() / "sandbox")
+    directory = settings.data_dir.resolve() / "sandbox"
+    if (directory / REMOVED).exists():
+        print(f"The sandbox was removed; delete {directory} to have it back.", flush=True)
+        serve(settings)
+        return
+    child, facts = _start_sandbox(directory)
+    served = threading.Event()
+
+    def prepare(services: Services) -> None:
+        _prepare(services, facts)
+        threading.Thread(
+            target=_end_when_removed, args=(services, facts, child, directory, served), name="demo-sandbox", daemon=True
+        ).start()
+
     try:
-        serve(settings, before_serving=lambda services: _prepare(services, facts))
+        serve(settings, before_serving=prepare)
     finally:
-        if child.stdin is not None:
-            child.stdin.close()
-        try:
-            child.wait(5)
-        except subprocess.TimeoutExpired:
-            child.kill()
+        served.set()
+        _stop(child)
+
+
+def _end_when_removed(
+    services: Services,
+    facts: Mapping[str, Any],
+    child: subprocess.Popen[str],
+    directory: Path,
+    served: threading.Event,
+) -> None:
+    """Stops the simulation, and takes its files away, once the panel knows none of its targets any more."""
+    own = {*facts["servers"], *facts["engines"], facts["store"]}
+    while not served.wait(1.0):
+        if own.isdisjoint(services.fleet.addresses()):
+            _stop(child)
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / REMOVED).touch()
+            return
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    if child.stdin is not None and not child.stdin.closed:
+        child.stdin.close()
+    try:
+        child.wait(5)
+    except subprocess.TimeoutExpired:
+        child.kill()
 
 
 def _start_sandbox(directory: Path) -> tuple[subprocess.Popen[str], dict[str, Any]]:

@@ -24,6 +24,7 @@ from app.fleet.context import TABLES, ChangeHook, FleetContext, ForgetHook, Move
 from app.fleet.engines import Engines
 from app.fleet.live import LiveSource, NothingKnown
 from app.fleet.naming import check_headers, check_secret
+from app.fleet.sandbox import SandboxTarget, addresses, forget_sandbox, sandbox_targets
 from app.fleet.schemas import (
     EngineCreate,
     EnginePatch,
@@ -171,6 +172,20 @@ class FleetService:
     def delete_store(self, store_id: int, *, actor: str) -> None:
         """Forgets it; no file is touched."""
         self._context.forget("store", store_id, actor=actor)
+
+    # the sandbox
+
+    def sandbox_targets(self) -> list[SandboxTarget]:
+        """The simulated targets of `tierkeeper demo` that are registered."""
+        return sandbox_targets(self._context)
+
+    def forget_sandbox(self, *, actor: str) -> list[SandboxTarget]:
+        """Forgets all of them. Raises Conflict where work on one is still running."""
+        return forget_sandbox(self._context, actor=actor)
+
+    def addresses(self) -> frozenset[str]:
+        """Every address and directory that is registered."""
+        return addresses(self._context)
 
     # probes
 

@@ -7,9 +7,10 @@ alarm has waited long enough. Where both know of one thing (same topic) it is to
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.acceptance.schemas import LatestView
+from app.alerts.runbooks import runbook_address
 from app.alerts.schemas import WRONG_REASONS, AlertView
 from app.cleanup.schemas import EpisodeView
 from app.clock import iso
@@ -69,8 +70,13 @@ def attention(
         if same is not None:  # more was known than can be told now
             found.remove(same)
         found.append(_Item(_alarm(alert), frozenset({topic})))
-    shown = sorted((item.attention for item in found), key=lambda a: _RANK[a.kind])
+    shown = sorted((_with_runbook(item) for item in found), key=lambda a: _RANK[a.kind])
     return tuple(shown) or (_all_well(servers, engines, verdicts),)
+
+
+def _with_runbook(item: _Item) -> Attention:
+    rules = sorted(rule for rule, _, _ in item.topics)
+    return replace(item.attention, runbook=runbook_address(rules[0])) if rules else item.attention
 
 
 _RECORDS = ("wrong_records", "dead_records")

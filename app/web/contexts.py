@@ -334,6 +334,7 @@ class SettingsPage(PageContext):
     tokens: Sequence[TokenView]
     new_token: NewTokenView | None
     form: FormState
+    sandbox: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

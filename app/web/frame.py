@@ -24,6 +24,7 @@ from app.auth.service import Principal
 from app.errors import FieldError, InvalidInput, TierkeeperError
 from app.services import Services
 from app.web.contexts import Crumb, NavItem, PageContext, Shell, SignedIn, Toast
+from app.web.manual import anchor_of, help_path
 from app.web.templating import Templates
 from app.wording import plain
 
@@ -47,6 +48,7 @@ NAV = (
     NavItem("activity", "Activity", "/activity", "history", "h"),
     NavItem("schedules", "Schedules", "/schedules", "calendar-clock", "d"),
     NavItem("settings", "Settings", "/settings", "settings", ","),
+    NavItem("help", "Help", "/help", "book-open", "m"),
 )
 _TITLES = {item.key: item for item in NAV}
 
@@ -105,8 +107,15 @@ def make_shell(
         theme=theme if theme in THEMES else "auto",
         toasts=(flash,) if flash else (),
         search=principal is not None,
+        help=_help_of(first) if principal else "",
         version=__version__,
     )
+
+
+def _help_of(place: NavItem | None) -> str:
+    if place is None or place.key == "help":
+        return "/help"
+    return help_path(f"PAGES.md#{anchor_of(place.title)}")
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ class Shell:
     toasts: tuple[Toast, ...] = ()
     poll_seconds: int = 5
     search: bool = False
+    help: str = ""  # what docs/ says about this page, as an address of the panel
     version: str = ""
 
 
@@ -97,6 +98,7 @@ class Attention:
     action: str = ""
     path: str = ""
     since: str | None = None
+    runbook: str = ""  # its way out, as an address of the panel
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
 from app.errors import FieldError
-from app.paths import STATIC, TEMPLATES
+from app.paths import DOCS, STATIC, TEMPLATES
 from app.web.contexts import ErrorPage
 from app.web.frame import make_shell
+from app.web.manual import read_manual
 from app.web.pages import (
     acceptance,
     activity,
@@ -20,6 +21,7 @@ from app.web.pages import (
     canaries,
     checks,
     cleanup,
+    help,
     hooks,
     launch,
     overview,
@@ -34,6 +36,9 @@ from app.web.pages import (
 )
 from app.web.static_files import StaticFiles
 from app.web.templating import Templates
+
+#: Pictures of the documentation; they show a sandbox and nothing of anybody.
+HELP_PICTURES = "/help/images"
 
 
 def page_routers() -> list[APIRouter]:
@@ -58,6 +63,7 @@ def page_routers() -> list[APIRouter]:
         settings.router,
         search.router,
         api_docs.router,
+        help.router,
     ]
 
 
@@ -69,6 +75,11 @@ def install_pages(app: FastAPI) -> None:
     )
     app.state.templates = templates
     app.mount("/static", static, name="static")
+    pictures = StaticFiles(DOCS / "images", mount=HELP_PICTURES, prefix=app.root_path)
+    app.mount(HELP_PICTURES, pictures, name="help-pictures")
+    app.state.manual = read_manual(
+        DOCS, prefix=app.root_path, pictures=lambda name: pictures.url(name) if pictures.find(name) else None
+    )
 
     def error_page(request: Request, status: int, title: str, detail: str, errors: Sequence[FieldError]) -> Response:
         context = ErrorPage(make_shell(request, ""), status=status, title=title, detail=detail, errors=errors)

@@ -19,7 +19,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-_TYPES = {".woff2": "font/woff2", ".js": "text/javascript", ".svg": "image/svg+xml", ".toml": "text/plain"}
+_TYPES = {
+    ".woff2": "font/woff2",
+    ".webp": "image/webp",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".toml": "text/plain",
+}
 _COMPRESSIBLE = {".css", ".js", ".svg", ".toml", ".json", ".txt"}
 _CSS_URL = re.compile(r"""url\((["']?)(?!data:|https?:|#)([^"')?#]+)\1\)""")
 

@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.clock import Clock, iso
 from app.web import formats, svg, words
+from app.web.manual import help_path
 from app.web.overview import class_line, run_line, stale_word
 from app.web.static_files import StaticFiles
 
@@ -56,6 +57,7 @@ class Templates:
         self.env.tests["known"] = lambda value: value is not None
         self.env.globals.update(
             asset=static.url,
+            help_path=help_path,
             u=lambda *parts: address(prefix, *parts),
             now=lambda: iso(clock()),
             curl=curl_command,

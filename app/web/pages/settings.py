@@ -63,12 +63,23 @@ def _settings(
         tokens=services.auth.list_tokens().items if tab == "tokens" else [],
         new_token=new_token,
         form=form,
+        sandbox=[t.name for t in services.fleet.sandbox_targets()] if targets else [],
     )
 
 
 @router.get("")
 def settings_page(frame: ViewerFrame) -> Response:
     return _settings(frame, "targets", FormState())
+
+
+@router.post("/sandbox/delete")
+def remove_sandbox(frame: AdminFrame) -> Response:
+    """Forgets the simulated targets; `tierkeeper demo` then stops the simulation and takes its files away."""
+    try:
+        gone = frame.services.fleet.forget_sandbox(actor=frame.actor)
+    except TierkeeperError as error:
+        return frame.refused("/settings", error)
+    return frame.done("/", f"The sandbox is gone ({len(gone)} targets)." if gone else "There was no sandbox.")
 
 
 # ---- users ----

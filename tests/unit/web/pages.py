@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from app.errors import FieldError
+from app.paths import DOCS
 from app.web import acceptance_contexts as ac
 from app.web import contexts as c
 from app.web import overview
 from app.web.attention import attention
 from app.web.forms import FormState
 from app.web.growth import class_layers
+from app.web.manual import read_manual
+from app.web.pages.help import HelpPage
 from app.web.style_page import style_page
 from app.web.table_state import TableState
 from tests.unit.web import acceptance_samples as a
@@ -22,6 +25,7 @@ from tests.unit.web import room_samples as r
 from tests.unit.web import samples as s
 
 Pages = dict[str, tuple[str, c.PageContext]]
+MANUAL = tuple(read_manual(DOCS).values())
 
 NAV = (
     c.NavItem("overview", "Overview", "/", "layout-dashboard", "o"),
@@ -33,6 +37,7 @@ NAV = (
     c.NavItem("activity", "Activity", "/activity", "history", "h", 1, "bad", "new problems"),
     c.NavItem("schedules", "Schedules", "/schedules", "calendar-clock", "d"),
     c.NavItem("settings", "Settings", "/settings", "settings", ","),
+    c.NavItem("help", "Help", "/help", "book-open", "m"),
 )
 NONE = TableState()
 
@@ -48,6 +53,7 @@ def shell(current: str = "overview", path: str = "/", *crumbs: str, role: str = 
         "path": path,
         "base_url": "http://127.0.0.1:8090",
         "version": "0.1.0",
+        "help": f"/help/pages#{first.title.lower()}",
     }
     return c.Shell(**(values | over))
 
@@ -532,6 +538,10 @@ def _rest(odd: str) -> Pages:
             "schedules.html",
             c.SchedulesPage(shell("schedules", "/schedules"), [], [], no_schedule, []),
         ),
+        "help": ("help.html", HelpPage(shell("help", "/help"), MANUAL, None)),
+        "help-runbooks": ("help.html", HelpPage(shell("help", "/help/runbooks", "Runbooks"), MANUAL, MANUAL[1])),
+        "help-pages": ("help.html", HelpPage(shell("help", "/help/pages", "The pages"), MANUAL, MANUAL[2])),
+        "help-none": ("help.html", HelpPage(shell("help", "/help"), (), None)),
         "style": ("style.html", style_page(shell("settings", "/style", "Style"), lambda: s.NOW)),
         "login": ("login.html", c.LoginPage(alone, FormState.of({"username": "", "password": ""}), "/stores/1" + odd)),
         "login-wrong": (

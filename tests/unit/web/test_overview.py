@@ -188,6 +188,7 @@ def alarm(rule: str = "wrong_records", kind: str = "store", **over: object) -> A
             "action": "",
             "page": "/stores/1",
             "docs": "ALARMS.md",
+            "runbook": "RUNBOOKS.md",
         }
         | over,
     )

@@ -46,6 +46,8 @@ PAGES = [
     "/search",
     "/search?q=nothing",
     "/style",
+    "/help",
+    "/help/runbooks",
     "/welcome",
 ]
 
