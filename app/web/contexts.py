@@ -34,6 +34,7 @@ from app.records.schemas import (
     SummaryView,
 )
 from app.scheduling.schemas import FiringView, ScheduleView
+from app.web.first_run import FirstStep
 from app.web.forms import FormState
 from app.web.growth import ClassLayers
 from app.web.models import (
@@ -95,6 +96,7 @@ class OverviewPage(PageContext):
     hit_rate_reason: str
     next_cleanup: NextCleanup | None
     events: Sequence[Event]
+    first_steps: Sequence[FirstStep] = ()
 
 
 # ---- targets ----

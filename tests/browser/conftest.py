@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvicorn
@@ -33,6 +33,14 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def wait_until(ready: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Returns as soon as `ready` says so; fails when it never does."""
+    until = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.1)
 
 
 class Preview:

@@ -23,6 +23,7 @@ from app.web.contexts import (
     Trend,
     WelcomePage,
 )
+from app.web.first_run import first_steps
 from app.web.forms import FormState
 from app.web.frame import AdminFrame, FormValues, Frame, ViewerFrame, build_input, make_shell, one
 from app.web.growth import outlook
@@ -173,6 +174,7 @@ def overview_page(frame: ViewerFrame) -> Response:
         hit_rate_reason=why,
         next_cleanup=next_cleanup(services),
         events=events,
+        first_steps=first_steps(servers, engines, cards, verdicts) if frame.principal.may("operator") else (),
     )
 
 

@@ -284,7 +284,11 @@ def add_target(frame: AdminFrame, kind: Kind, values: FormValues) -> Response:
     if notice:
         link = (f"/settings/{kind}s/{added.id}", "Change the address")
         return frame.done(f"{_PATHS[kind]}/{added.id}", notice, kind="warn", link=link)
-    return frame.done(f"{_PATHS[kind]}/{added.id}", f"{added.name} was added.")
+    text = f"{added.name} was added."
+    if isinstance(added, StoreView) and added.usable is not False:
+        frame.services.records.start_scan(int(added.id), actor=frame.actor)
+        text += " Its first scan is under way."
+    return frame.done(f"{_PATHS[kind]}/{added.id}", text)
 
 
 def _probe(values: Values) -> ProbeRequest:

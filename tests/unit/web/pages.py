@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from app.errors import FieldError
@@ -13,6 +14,7 @@ from app.web import acceptance_contexts as ac
 from app.web import contexts as c
 from app.web import overview
 from app.web.attention import attention
+from app.web.first_run import first_steps
 from app.web.forms import FormState
 from app.web.growth import class_layers
 from app.web.manual import read_manual
@@ -145,6 +147,10 @@ def _overview(odd: str) -> Pages:
         next_cleanup=c.NextCleanup("1", "two weeks" + odd, "nvme-a", None, None),
         events=events[:2],
     )
+    begun = replace(
+        calm,
+        first_steps=first_steps(calm_servers, [], [c.StoreCard(s.store(), k.summary(clean=True))], []),
+    )
     empty = c.OverviewPage(
         shell=shell(role="viewer"),
         attention=attention([], [], [], []),
@@ -164,6 +170,7 @@ def _overview(odd: str) -> Pages:
     return {
         "overview": ("overview.html", full),
         "overview-calm": ("overview.html", calm),
+        "overview-begun": ("overview.html", begun),
         "overview-empty": ("overview.html", empty),
     }
 
