@@ -26,6 +26,7 @@ _RULES: Mapping[str, tuple[str, ...]] = {
     "counters-are-too-low": ("event_bus_dropping",),
     "hit-rate-fell": ("hit_rate_low", "hit_rate_disagrees"),
     "l1-evicts-all-the-time": ("l1_thrash",),
+    "the-host-is-at-its-limit": ("server_saturated", "disk_slow", "host_memory_pressure"),
     "stores-to-l2-fail": ("stores_failing",),
     "l2-gives-nothing-back": ("l2_impossible", "writes_never_read"),
     "mixed-layouts": ("mixed_layouts", "mixed_layouts_in_store"),
