@@ -76,7 +76,7 @@ def _store(servers: Sequence[ServerView], stores: Sequence[StoreCard]) -> FirstS
         server, l2 = named[0]
         return FirstStep(
             title,
-            f"{formats.printable(server.name)} names {formats.printable(l2.base_path)}",
+            f"{formats.printable(server.name)} names {formats.printable(l2.base_path or '')}",
             False,
             "Accept it",
             f"/settings/stores/new?server_id={server.id}",
