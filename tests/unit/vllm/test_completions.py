@@ -18,7 +18,7 @@ from tests.unit.vllm.fake_engine import events, recorded, replay
 from tests.unit.wire.raw_http import RawServer, capture, chunked, reply
 from tests.unit.wire.test_fields import json_values
 
-PROMPT = CompletionRequest("tiny-llama", "hello", deadline_seconds=2)
+PROMPT = CompletionRequest("tiny-llama", "hello", deadline_seconds=60)
 PATH = "POST /v1/completions"
 
 
@@ -73,7 +73,7 @@ async def test_streamed_and_whole_are_the_same_answer(piece: int | None) -> None
 
 
 async def test_chat_streamed_and_whole() -> None:
-    chat = CompletionRequest("tiny-llama", messages=[{"role": "user", "content": "x"}], deadline_seconds=2)
+    chat = CompletionRequest("tiny-llama", messages=[{"role": "user", "content": "x"}], deadline_seconds=60)
     whole = await complete(replay("stats-6-chat.whole.json"), chat)
     streamed = await complete(replay("stats-7-chat.stream.json", piece=9), chat)
     for answer in (whole, streamed):
