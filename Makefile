@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Many tests use real sockets, processes and clocks: on a busy machine one may be late. A test that is wrong fails thrice.
 AGAIN  := --reruns 2 --reruns-delay 3
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-unit test-real test-real-long chaos bench soak test-versions sbom audit lint format screenshots lock clean
+.PHONY: help install run test test-unit test-real test-real-long chaos chaos-short load bench soak test-versions sbom audit lint format screenshots lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,8 +45,15 @@ soak: install ## 200 cache servers and 200 engines polled for ten minutes: proce
 bench: install ## benchmarks, as ratios within one run
 	@for script in $(filter-out benchmarks/fleet.py benchmarks/fleet_targets.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-chaos: install ## the long fault matrix and race tests of cleanup (outside CI)
+chaos: install ## half an hour of kills and full disks under traffic, and the long fault matrix of cleanup (outside CI)
+	CHAOS_SECONDS=$${CHAOS_SECONDS:-1800} $(BIN)/python -m pytest -v -s tests/unit/hostile/test_chaos.py
 	CHAOS=1 $(BIN)/python -m pytest -v --timeout 1800 tests/unit/cleanup/test_faults.py tests/unit/cleanup/test_race.py
+
+load: install ## fifty people, programs and slow readers at once
+	HOSTILE_LOAD=1 $(BIN)/python -m pytest -v -s tests/unit/hostile/test_load.py
+
+chaos-short: install ## two minutes of chaos, as CI runs it
+	CHAOS_SECONDS=120 $(BIN)/python -m pytest -v -s $(AGAIN) tests/unit/hostile/test_chaos.py
 
 sbom: install ## bill of materials (CycloneDX) and licence list of what the panel runs with, into build/
 	$(BIN)/python scripts/sbom.py build

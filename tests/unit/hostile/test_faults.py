@@ -227,8 +227,7 @@ class TestProcess:
             writer.join(60)
         assert copied.returncode == 0, copied.stderr
         with running_panel(restored, POLL_SECONDS="3600") as panel:
-            names = {item["name"] for item in panel.client().get("/api/v1/tokens").json()["items"]}
-            assert set(before) <= names
+            assert set(before) <= {token.name for token in panel.services.auth.list_tokens().items}
             assert unrecorded(panel) == []
 
     def test_a_damaged_database_stops_the_start_in_one_line_with_the_way_out(self, tmp_path: Path) -> None:
