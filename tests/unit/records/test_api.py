@@ -45,6 +45,7 @@ class Api:
         self._app.include_router(routes.router, prefix="/api/v1")
         services = SimpleNamespace(records=room.records, auth=self._auth, settings=room.settings, clock=room.clock)
         self._app.dependency_overrides[get_services] = lambda: services
+        self._app.state.services = services  # whom refusals ask who is calling
 
     def client(self, role: str) -> TestClient:
         token = self._auth.create_token(TokenInput(name=role, role=role), actor="test").token  # type: ignore[arg-type]
