@@ -26,7 +26,9 @@ def backup(target: Path) -> str:
     os.close(handle)
     source, copy = sqlite3.connect(source_path), sqlite3.connect(target)
     try:
-        source.backup(copy, pages=2000, sleep=0.01)
+        # All in one step: a copy in steps begins anew whenever somebody writes, and a panel always does. In WAL one
+        # long read holds nobody up.
+        source.backup(copy)
         verdict = copy.execute("PRAGMA quick_check").fetchone()[0]
     except BaseException:
         target.unlink()

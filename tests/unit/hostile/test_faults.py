@@ -17,6 +17,7 @@ import httpx
 import pytest
 from sqlalchemy import event
 
+from app.commands.backup import backup
 from tests.support.panel import Panel, running_panel
 from tests.unit.foundation.test_commands import run, serving
 from tests.unit.hostile.stage import wait_for
@@ -204,7 +205,9 @@ class TestProcess:
         assert set(told) <= names
         assert names == {row["detail"]["name"] for row in trail if row["action"] == "token.create"}
 
-    def test_a_backup_taken_while_it_writes_starts_a_panel_elsewhere(self, tmp_path: Path) -> None:
+    def test_a_backup_taken_while_it_writes_starts_a_panel_elsewhere(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         data, restored = tmp_path / "var", tmp_path / "restored"
         with running_panel(data, POLL_SECONDS="3600") as panel:
             admin, stop, made = panel.client(), threading.Event(), list[str]()
@@ -219,13 +222,15 @@ class TestProcess:
 
             writer = threading.Thread(target=write)
             writer.start()
-            wait_for("some rows", lambda: len(made) > 5)
-            before = list(made)
-            restored.mkdir(mode=0o700)
-            copied = run(data, "backup", str(restored / "tierkeeper.db"))
-            stop.set()
-            writer.join(60)
-        assert copied.returncode == 0, copied.stderr
+            try:
+                wait_for("some rows", lambda: len(made) > 5)
+                before = list(made)
+                restored.mkdir(mode=0o700)
+                monkeypatch.setenv("TIERKEEPER_DATA_DIR", str(data))
+                backup(restored / "tierkeeper.db")
+            finally:
+                stop.set()
+                writer.join(60)
         with running_panel(restored, POLL_SECONDS="3600") as panel:
             assert set(before) <= {token.name for token in panel.services.auth.list_tokens().items}
             assert unrecorded(panel) == []
