@@ -12,6 +12,7 @@ import typer
 
 from app import __version__, cli_tools
 from app.cli_options import Filters, Json, QuarantineFor, Removal, Token, Url
+from app.cli_targets import target_cli
 from app.errors import InvalidInput, NotFound, TierkeeperError
 
 cli = typer.Typer(
@@ -25,6 +26,7 @@ token_cli = typer.Typer(help="API tokens for programs.", no_args_is_help=True)
 user_cli = typer.Typer(help="People who sign in.", no_args_is_help=True)
 cli.add_typer(token_cli, name="token")
 cli.add_typer(user_cli, name="user")
+cli.add_typer(target_cli, name="target")
 for command in (cli_tools.check, cli_tools.size, cli_tools.launch, cli_tools.bench):
     cli.command()(command)
 

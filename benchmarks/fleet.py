@@ -15,6 +15,7 @@ processor time a page takes; the time on a clock is printed beside it).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -144,7 +145,7 @@ def watch(panel: Panel, targets: str, seconds: float, interval: float) -> dict[s
 
 def database(panel: Panel) -> dict[str, float]:
     """Rows and bytes a poll leaves behind (the panel must be stopped)."""
-    with sqlite3.connect(panel.data / "tierkeeper.db") as db:
+    with contextlib.closing(sqlite3.connect(panel.data / "tierkeeper.db", isolation_level=None)) as db:
         rows = db.execute("select count(*) from sample_raw").fetchone()[0]
         polls = db.execute(
             "select count(*) from sample_raw join series on id = series_id where metric = 'up'"
@@ -170,7 +171,7 @@ def fill(panel: Panel, days: float, raw_hours: float, interval: float) -> dict[s
     """History of every series that the polls have begun: raw, five minutes, hours, as after weeks (panel stopped)."""
     now = round(time.time() * 1000)
     began = time.time()
-    with sqlite3.connect(panel.data / "tierkeeper.db") as db:
+    with contextlib.closing(sqlite3.connect(panel.data / "tierkeeper.db", isolation_level=None)) as db:
         db.execute("pragma journal_mode = off")
         db.execute("pragma synchronous = off")
         ids = [row[0] for row in db.execute("select id from series order by id")]
@@ -181,18 +182,19 @@ def fill(panel: Panel, days: float, raw_hours: float, interval: float) -> dict[s
         ):
             first = (now - span) // step * step
             values = "at % 977" if table == "sample_raw" else "30, at % 977 * 30, 1, 976, at % 977"
+            db.execute("begin")
             for series in ids:
                 db.execute(
                     f"with recursive times(at) as (select ? union all select at + {step} from times where at < ?) "
                     f"insert or ignore into {table} select ?, at, {values} from times",
                     (first, now - 2 * step, series),
                 )
+            db.execute("commit")
         for name, width in (("5m", 300_000), ("1h", 3_600_000)):
             db.execute("insert or replace into roll_up_mark values (?, ?)", (name, now // width * width))
         rows = sum(
             db.execute(f"select count(*) from {t}").fetchone()[0] for t in ("sample_raw", "sample_5m", "sample_1h")
         )
-        db.commit()
         db.execute("pragma journal_mode = wal")
     size = (panel.data / "tierkeeper.db").stat().st_size
     return {"rows": rows, "gigabytes": size / 1e9, "filled_seconds": time.time() - began}
@@ -231,6 +233,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             try:
                 panel.start()
                 found["polling"] = watch(panel, targets, options.seconds, options.interval)
+                print(json.dumps(found["polling"]), file=sys.stderr, flush=True)
                 panel.stop()
                 found["database"] = database(panel)
                 if options.history_days:

@@ -29,6 +29,8 @@
     ratio: (v) => `${(v * 100).toFixed(v > 0 && v < 0.1 ? 2 : 1)}\u00a0%`,
     bool: (v) => (v ? "yes" : "no"),
     chunks_per_second: (v) => `${scaled(v, 1000, ["", "k", "M"])} chunks/s`,
+    cores: (v) => `${v.toFixed(2)}\u00a0cores`,
+    retrieves_per_second: (v) => `${scaled(v, 1000, ["", "k"])}/s`,
     tokens_per_second: (v) => `${scaled(v, 1000, ["", "k", "M"])} tokens/s`,
   };
   const printer = (unit) => printers[unit] ?? ((v) => scaled(v, 1000, ["", "k", "M", "G"]));

@@ -34,6 +34,8 @@ _SERVER_CHARTS: tuple[tuple[str, str, str, str, float | None, float | None], ...
     ("L1 memory used", "l1_used_bytes", "bytes", "l1", 0.0, None),
     ("Evicted from L1", "l1_evicted_per_second", "chunks_per_second", "l1", 0.0, None),
     ("Written to L2", "l2_store_bytes_per_second", "bytes_per_second", "l2", 0.0, None),
+    ("Retrieves", "retrieves_per_second", "retrieves_per_second", "", 0.0, None),
+    ("Processor of the server", "cpu_cores", "cores", "", 0.0, None),
 )
 _ENGINE_CHARTS: tuple[tuple[str, str, str, str, float | None, float | None], ...] = (
     ("L0 in use", "kv_usage_ratio", "ratio", "l0", 0.0, 1.0),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from app.acceptance.schemas import AcceptanceRunView, LatestView
 from app.clock import iso
+from app.fleet.load_schemas import DiskView, ServerLoadView
 from app.fleet.schemas import (
     CrossCheckView,
     EngineFactsView,
@@ -161,6 +162,20 @@ def server(
                 store_id="1",
             )
         ],
+        "load": ServerLoadView(
+            seconds=10.0,
+            cpu_cores=0.41,
+            resident_bytes=34_800_000_000,
+            retrieves_per_second=12.4,
+            l1_load_bytes_per_second=38_200_000_000.0,
+            l1_loaded_at=ago(2),
+            l2_load_bytes_per_second=2_900_000_000.0,
+            l2_loaded_at=ago(130),
+            shares_host=True,
+            memory_pressure_ratio=0.002,
+        )
+        if up
+        else ServerLoadView(),
         "warnings": [],
         "last_error": None if up else reasons[state],
         "polled_at": ago(2),
@@ -248,6 +263,19 @@ def store(ident: str = "1", name: str = "nvme-a", *, known: bool = True, **over:
         "filesystem": FilesystemView(total_bytes=2_600_000_000_000, free_bytes=612_000_000_000, inodes_free=158_000_000)
         if known
         else FilesystemView(),
+        "disk": DiskView(
+            device="nvme0n1",
+            seconds=10.0,
+            read_bytes_per_second=1_410_000_000.0,
+            write_bytes_per_second=212_000_000.0,
+            read_latency_seconds=0.0009,
+            write_latency_seconds=0.0021,
+            requests=18_400.0,
+            busy_ratio=0.37,
+            reason=None,
+        )
+        if known
+        else DiskView(),
     }
     return made(StoreView, values | over)
 

@@ -1,0 +1,147 @@
+"""`tierkeeper target`: servers, engines and stores registered, listed and forgotten from the command line.
+
+A running panel takes a new target up within one poll interval; without one it is there at the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from app.commands.context import COMMAND_PRINCIPAL, command_services
+from app.errors import InvalidInput
+from app.fleet.schemas import EngineCreate, EngineView, ServerCreate, ServerView, StoreCreate, StoreView
+from app.services import Services
+
+Kind = Literal["server", "engine", "store"]
+KINDS: tuple[Kind, ...] = ("server", "engine", "store")
+
+
+@dataclass(frozen=True)
+class AddOptions:
+    """What was given. `servers` are names or ids; `labels` and `headers` are NAME=VALUE; the key is read from a
+    variable, so that it stands in no process list and no shell history."""
+
+    kind: Kind
+    address: str
+    name: str | None = None
+    servers: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    api_key_env: str | None = None
+    server_path: str | None = None
+    confirm: bool = False
+
+
+def kind_of(text: str) -> Kind:
+    """Raises InvalidInput for anything but a kind of target."""
+    for kind in KINDS:
+        if text == kind:
+            return kind
+    raise InvalidInput.field("KIND", f"{text!r} is no kind of target; use {', '.join(KINDS)}")
+
+
+def add(options: AddOptions, *, as_json: bool = False) -> None:
+    """Registers one target and prints its id and name. Raises InvalidInput that names the option."""
+    labels, headers = _pairs(options.labels, "--label"), _pairs(options.headers, "--header")
+    if options.kind == "store" and (headers or options.api_key_env):
+        raise InvalidInput.field("--header", "a store is a directory of this host: it takes no header and no key")
+    if options.kind == "engine" and len(options.servers) > 1:
+        raise InvalidInput.field("--server", "an engine uses one cache server")
+    if options.kind == "server" and options.servers:
+        raise InvalidInput.field("--server", "is for engines and stores")
+    key = _key(options.api_key_env)
+    with command_services(create=True) as services:
+        ids = [str(services.fleet.find("server", name)) for name in options.servers]
+        view: ServerView | EngineView | StoreView
+        reached: dict[str, Any] = {"url": options.address, "name": options.name, "labels": labels}
+        reached |= {"api_key": key, "headers": headers}
+        actor = COMMAND_PRINCIPAL.actor
+        if options.kind == "server":
+            view = services.fleet.create_server(_body(ServerCreate, reached), actor=actor)
+        elif options.kind == "engine":
+            body = _body(EngineCreate, {**reached, "server_id": ids[0] if ids else None})
+            view = services.fleet.create_engine(body, actor=actor)
+        else:
+            values: dict[str, Any] = {"path": options.address, "name": options.name, "labels": labels, "server_ids": ids or None}
+            values |= {"server_path": options.server_path, "confirm": options.confirm}
+            view = services.fleet.create_store(_body(StoreCreate, values), actor=actor)
+    print(view.model_dump_json() if as_json else f"{options.kind} {view.id}: {view.name}")
+
+
+def show(kind: Kind | None, *, as_json: bool = False) -> None:
+    """Prints all targets, one a line, or as JSON by kind."""
+    with command_services() as services:
+        found = {each: _all(services, each) for each in KINDS if kind in (None, each)}
+    if as_json:
+        print(
+            json.dumps({f"{each}s": [view.model_dump(mode="json") for view in views] for each, views in found.items()})
+        )
+        return
+    for each, views in found.items():
+        for view in views:
+            where = view.path if isinstance(view, StoreView) else view.url
+            labels = " ".join(f"{k}={v}" for k, v in sorted(view.labels.items()))
+            print(f"{each} {view.id}\t{view.name}\t{where}\t{labels}".rstrip())
+
+
+def forget(kind: Kind, name: str) -> None:
+    """Forgets one target with its history; what it is itself is left alone."""
+    with command_services() as services:
+        ident = services.fleet.find(kind, name)
+        actor = COMMAND_PRINCIPAL.actor
+        if kind == "server":
+            services.fleet.delete_server(ident, actor=actor)
+        elif kind == "engine":
+            services.fleet.delete_engine(ident, actor=actor)
+        else:
+            services.fleet.delete_store(ident, actor=actor)
+    print(f"{kind} {ident} forgotten")
+
+
+def _all(services: Services, kind: Kind) -> list[Any]:
+    lists: dict[Kind, Callable[..., Any]] = {
+        "server": services.fleet.list_servers,
+        "engine": services.fleet.list_engines,
+        "store": services.fleet.list_stores,
+    }
+    found: list[Any] = []
+    token: str | None = None
+    while True:
+        page = lists[kind](page_size=500, page_token=token)
+        found += page.items
+        token = page.next_page_token
+        if token is None:
+            return found
+
+
+def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise InvalidInput.field(option, f"{item[:60]!r} is not NAME=VALUE")
+        found[name.strip()] = value
+    return found
+
+
+def _key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if not os.environ.get(variable):
+        raise InvalidInput.field("--api-key-env", f"the variable {variable} is not set")
+    return os.environ[variable]
+
+
+def _body(model: type[BaseModel], values: dict[str, Any]) -> Any:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "ADDRESS"
+        raise InvalidInput.field("ADDRESS" if option in ("--url", "--path") else option, first["msg"]) from None

@@ -1,0 +1,66 @@
+"""`tierkeeper target`: what it registers is what pages and API show, and what it refuses names the option."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import cli
+from app.errors import InvalidInput, NotFound
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("TIERKEEPER_DATA_DIR", str(tmp_path / "panel"))
+
+    def call(*arguments: str) -> str:
+        return CliRunner().invoke(cli, ["target", *arguments], catch_exceptions=False, standalone_mode=False).stdout
+
+    return call
+
+
+def test_a_server_an_engine_and_a_store(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("RACK_KEY", "s3cret")
+    added = ("--name", "rack", "--label", "zone=b", "--header", "X-Tenant=research", "--api-key-env", "RACK_KEY")
+    assert run("add", "server", "http://cache.example:8080/", *added) == "server 1: rack\n"
+    assert run("add", "engine", "http://gpu.example:8000", "--server", "rack") == "engine 1: gpu.example\n"
+    store = tmp_path / "kv"
+    store.mkdir()
+    made = json.loads(run("add", "store", str(store), "--server", "1", "--confirm", "--json"))
+    assert (made["server_ids"], made["path"]) == (["1"], str(store))
+    listed = json.loads(run("list", "--json"))
+    server = listed["servers"][0]
+    assert (server["url"], server["labels"]) == ("http://cache.example:8080", {"zone": "b"})
+    assert (server["has_api_key"], server["header_names"]) == (True, ["X-Tenant"])
+    assert "s3cret" not in json.dumps(listed)
+    assert (listed["engines"][0]["server_id"], listed["engines"][0]["server_link"]) == ("1", "given")
+    assert run("list", "server") == "server 1\track\thttp://cache.example:8080\tzone=b\n"
+    assert run("forget", "engine", "gpu.example") == "engine 1 forgotten\n"
+    assert json.loads(run("list", "engine", "--json")) == {"engines": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("add", "rack", "http://a:1"), "KIND"),
+        (("add", "server", "http://a:1", "--label", "zone"), "--label"),
+        (("add", "server", "http://a:1", "--server", "x"), "--server"),
+        (("add", "server", "http://a:1", "--api-key-env", "NOT_SET_ANYWHERE"), "--api-key-env"),
+        (("add", "server", ""), "ADDRESS"),
+        (("add", "store", "/srv/kv", "--header", "A=b"), "--header"),
+        (("add", "engine", "http://a:1", "--server", "x", "--server", "y"), "--server"),
+    ],
+)
+def test_what_cannot_be_used_names_the_option(run, arguments: tuple[str, ...], field: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidInput) as caught:
+        run(*arguments)
+    assert field in {error.field for error in caught.value.errors}
+
+
+def test_nothing_by_that_name(run) -> None:  # type: ignore[no-untyped-def]
+    run("add", "server", "http://a:1")
+    with pytest.raises((NotFound, InvalidInput)):
+        run("forget", "server", "nobody")
