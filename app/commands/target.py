@@ -68,8 +68,8 @@ def add(options: AddOptions, *, as_json: bool = False) -> None:
             body = _body(EngineCreate, {**reached, "server_id": ids[0] if ids else None})
             view = services.fleet.create_engine(body, actor=actor)
         else:
-            values: dict[str, Any] = {"path": options.address, "name": options.name, "labels": labels, "server_ids": ids or None}
-            values |= {"server_path": options.server_path, "confirm": options.confirm}
+            values: dict[str, Any] = {"path": options.address, "name": options.name, "labels": labels}
+            values |= {"server_ids": ids or None, "server_path": options.server_path, "confirm": options.confirm}
             view = services.fleet.create_store(_body(StoreCreate, values), actor=actor)
     print(view.model_dump_json() if as_json else f"{options.kind} {view.id}: {view.name}")
 
