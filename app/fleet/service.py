@@ -91,6 +91,11 @@ class FleetService:
         """Called after a commit that added, changed or removed a target (the poller polls at once)."""
         self._context.change_hooks.append(hook)
 
+    def refresh_server(self, server_id: int) -> None:
+        """Polls a server now, in the calling thread: who has just added it wants to see what it says."""
+        if self._context.refresh is not None:
+            self._context.refresh(server_id)
+
     # servers
 
     def create_server(self, body: ServerCreate, *, actor: str) -> ServerView:

@@ -69,7 +69,21 @@ class KnowledgeSource:
         self._fleet = fleet
         self._telemetry = telemetry
         self._spans: dict[int, tuple[float, PollSpan]] = {}
+        self._alarms: dict[int, tuple[object, float, tuple[str, ...]]] = {}
         self._lock = threading.Lock()
+
+    def alarms(self, store: StoreTarget) -> tuple[str, ...]:
+        """The alarms of `load`, kept until a poll or somebody's word came: a page asks for them at every look."""
+        key = (self.latest_poll(store), self.acts_version(store.id), tuple(store.server_ids))
+        now = self._clock()
+        with self._lock:
+            kept = self._alarms.get(store.id)
+        if kept is not None and kept[0] == key and 0 <= now - kept[1] <= self.fresh_seconds:
+            return kept[2]
+        found = self.load(store).alarms
+        with self._lock:
+            self._alarms[store.id] = (key, now, found)
+        return found
 
     def load(self, store: StoreTarget, probe: ClockProbe | None = None) -> Knowledge:
         """What is known now. `probe`: the file system's clock just measured; else the last scan's."""

@@ -198,13 +198,12 @@ class RecordsService:
         """Raises NotFound. A store that was never scanned has state `never_scanned` and nulls, not zeros."""
         store = self._fleet.store_target(store_id)
         known = self._current.judge_if_stale(store)
-        alarms = known.alarms if known is not None else self._knowledge.load(store).alarms
         return store_summary(
             store,
             self._current.path(store_id),
             db=self._db,
             telemetry=self._telemetry,
-            alarms=alarms,
+            alarms=known.alarms if known is not None else self._knowledge.alarms(store),
             names=self._current.known_names(store_id),
         )
 

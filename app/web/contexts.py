@@ -136,6 +136,7 @@ class ServerPage(PageContext):
     charts_shown: Sequence[ChartSpec]
     changes: Sequence[Event]
     flow: FlowPicture
+    marks: Sequence[Event] = ()  # on the charts
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class EnginePage(PageContext):
     charts_shown: Sequence[ChartSpec]
     changes: Sequence[Event]
     form: FormState  # the facts entered by hand
+    marks: Sequence[Event] = ()  # on the charts
 
 
 # ---- records ----

@@ -79,6 +79,18 @@ def count(value: float | None) -> str:
     return "unknown" if value is None else f"{round(value):,}"
 
 
+def in_unit(value: float, unit: str) -> str:
+    """A sample of a series in the unit of its chart."""
+    if unit == "ratio":
+        return percent(value)
+    if unit == "bytes":
+        return memory(value)
+    if unit == "bytes_per_second":
+        return rate(value)
+    what = unit.removesuffix("_per_second").replace("_", " ")
+    return f"{compact(value)} {what}/s" if unit.endswith("_per_second") else f"{compact(value)} {what}".strip()
+
+
 def compact(value: float | None) -> str:
     """``4.21 M``; below 10,000 the exact number."""
     if value is None:

@@ -328,3 +328,19 @@ def beats(history: Sequence[Reading], *, most: int = 60) -> Beats:
             )
         )
     return Beats(tuple(bars), maximum)
+
+
+class Happened(Protocol):
+    """What a chart marks: when (RFC 3339), how it is coloured, and what it was."""
+
+    @property
+    def at(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+def marks(events: Sequence[Happened]) -> list[tuple[str, str, str]]:
+    """(time, kind, text) of what the charts of a page mark, oldest first."""
+    return sorted((event.at, event.kind, event.text) for event in events)

@@ -152,6 +152,7 @@ def _filters(clock: Clock) -> dict[str, Any]:
         "exact_bytes": formats.exact_bytes,
         "count": formats.count,
         "compact": formats.compact,
+        "in_unit": formats.in_unit,
         "percent": formats.percent,
         "decimal": formats.decimal,
         "duration": formats.duration,

@@ -55,6 +55,57 @@
   // Ticks at whole powers of two for memory, at no and yes for lights.
   const steps = { bytes: Array.from({ length: 50 }, (_, i) => 2 ** i), bool: [1] };
 
+  // What happened around the target: a dashed line each, told when the cursor comes near.
+  const COLOURS = { ok: "ok", warn: "warn", bad: "bad", info: "info" };
+  const NEAR = 6;
+  function marks() {
+    const data = document.querySelector("[data-chart-marks]");
+    if (!data) return [];
+    try {
+      return JSON.parse(data.textContent).map(([at, kind, text]) => ({ at: Date.parse(at) / 1000, kind, text }));
+    } catch {
+      return [];
+    }
+  }
+  const shown = (u) => u.marks.filter((m) => m.at >= u.scales.x.min && m.at <= u.scales.x.max);
+  function drawMarks(u) {
+    const ratio = devicePixelRatio || 1;
+    const { left, top, height } = u.bbox;
+    u.ctx.save();
+    for (const mark of shown(u)) {
+      const x = Math.round(left + u.valToPos(mark.at, "x") * ratio);
+      u.ctx.strokeStyle = u.ctx.fillStyle = colour(COLOURS[mark.kind] ?? "none");
+      u.ctx.lineWidth = ratio;
+      u.ctx.setLineDash([3 * ratio, 3 * ratio]);
+      u.ctx.beginPath();
+      u.ctx.moveTo(x, top);
+      u.ctx.lineTo(x, top + height);
+      u.ctx.stroke();
+      u.ctx.setLineDash([]);
+      u.ctx.beginPath();
+      u.ctx.moveTo(x - 4 * ratio, top);
+      u.ctx.lineTo(x + 4 * ratio, top);
+      u.ctx.lineTo(x, top + 6 * ratio);
+      u.ctx.fill();
+    }
+    u.ctx.restore();
+  }
+  function tellMark(u) {
+    const note = u.root.querySelector(".chart-mark");
+    if (!note) return;
+    const at = u.cursor.left;
+    const near = at < 0 ? [] : shown(u).filter((m) => Math.abs(u.valToPos(m.at, "x") - at) <= NEAR);
+    const text = near.map((m) => `${moment(m.at)}: ${m.text}`).join(" · ");
+    if (note.textContent !== text) note.textContent = text;
+  }
+  function prepare(u) {
+    u.marks = marks();
+    const note = document.createElement("p");
+    note.className = "chart-mark";
+    note.setAttribute("aria-live", "polite");
+    u.root.append(note);
+  }
+
   function options(box, unit, width) {
     const show = printer(unit);
     const line = colour(box.dataset.tier ? `tier-${box.dataset.tier}` : "text");
@@ -65,6 +116,7 @@
       height: 210,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "Etc/UTC"),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
+      hooks: { init: [prepare], draw: [drawMarks], setCursor: [tellMark] },
       // Without points (or with one) the library would invent months: the last hour is asked for, and drawn.
       scales: { x: { range: (_, low, high) => (low == null || high - low < 60 ? [(high ?? Date.now() / 1000) - 3600, high ?? Date.now() / 1000] : [low, high]) }, y: { range: (_, low, high) => (unit === "ratio" ? [0, 1] : unit === "bool" ? [0, 1.1] : [Math.min(0, low ?? 0), (high || 1) * 1.08]) } },
       axes: [
@@ -85,6 +137,7 @@
     const data = [samples.points.map((p) => Date.parse(p[0]) / 1000), samples.points.map((p) => p[1])];
     const old = made.get(box);
     if (old && !old.stale) {
+      old.chart.marks = marks();
       old.chart.setData(data, old.chart.scales.x.min === old.full?.[0] && old.chart.scales.x.max === old.full?.[1]);
       old.full = [data[0][0], data[0].at(-1)];
       return;

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.unit.web.preview import preview_app
+
+#: A busy machine may take its time; what is there at once costs nothing.
+expect.set_options(timeout=60_000)
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 

@@ -254,7 +254,11 @@ def new_target_page(
 ) -> Response:
     values: dict[str, Any] = {"path": path, "server_ids": [server_id] if server_id else []}
     if kind == "store" and server_id and not path:
-        server = frame.services.fleet.get_server(parse_id("server", server_id))
+        ident = parse_id("server", server_id)
+        server = frame.services.fleet.get_server(ident)
+        if server.scraped_at is None:
+            frame.services.fleet.refresh_server(ident)
+            server = frame.services.fleet.get_server(ident)
         found = next((l2 for l2 in server.l2 if l2.base_path and not l2.store_id), None)
         if found:
             values |= {"path": found.base_path, "temp_dir": found.relative_tmp_dir}

@@ -12,10 +12,12 @@ from app.errors import InvalidInput
 from app.fleet.schemas import EnginePatch, EnteredFacts
 from app.services import Services
 from app.web import overview
-from app.web.contexts import ChartSpec, Crumb, EnginePage, EnginesPage, Event, ServerPage, ServersPage, Trend
+from app.web.contexts import Crumb, EnginePage, EnginesPage, Event, ServerPage, ServersPage
 from app.web.forms import FormState
 from app.web.frame import AdminFrame, FormValues, Frame, ViewerFrame, build_input, one
-from app.web.pages.overview import WINDOW, hops, store_cards
+from app.web.pages.chart_events import engine_events, server_events
+from app.web.pages.charts import charts_of
+from app.web.pages.overview import hops, store_cards
 from app.web.table_state import TableState
 
 router = APIRouter()
@@ -28,38 +30,6 @@ _HEALTH: dict[str, Literal["healthy", "degraded", "unhealthy", "unreachable", "u
     "unreachable": "unreachable",
     "unknown": "unknown",
 }
-#: (title, metric, unit on the chart, tier, lowest, highest)
-_SERVER_CHARTS: tuple[tuple[str, str, str, str, float | None, float | None], ...] = (
-    ("Hit rate", "hit_rate", "ratio", "", 0.0, 1.0),
-    ("L1 memory used", "l1_used_bytes", "bytes", "l1", 0.0, None),
-    ("Evicted from L1", "l1_evicted_per_second", "chunks_per_second", "l1", 0.0, None),
-    ("Written to L2", "l2_store_bytes_per_second", "bytes_per_second", "l2", 0.0, None),
-    ("Retrieves", "retrieves_per_second", "retrieves_per_second", "", 0.0, None),
-    ("Processor of the server", "cpu_cores", "cores", "", 0.0, None),
-)
-_ENGINE_CHARTS: tuple[tuple[str, str, str, str, float | None, float | None], ...] = (
-    ("L0 in use", "kv_usage_ratio", "ratio", "l0", 0.0, 1.0),
-    ("Tokens from L1 and L2", "external_tokens_per_second", "tokens_per_second", "l1", 0.0, None),
-    ("Tokens from L0", "local_tokens_per_second", "tokens_per_second", "l0", 0.0, None),
-    ("Tokens computed again", "recomputed_tokens_per_second", "tokens_per_second", "rc", 0.0, None),
-)
-
-
-def _charts(services: Services, kind: Literal["server", "engine"], ident: str) -> list[ChartSpec]:
-    specs = _SERVER_CHARTS if kind == "server" else _ENGINE_CHARTS
-    return [
-        ChartSpec(
-            title,
-            metric,
-            unit,
-            f"/api/v1/{kind}s/{ident}/samples?metric={metric}",
-            Trend(tuple(services.telemetry.sparkline(kind, int(ident), metric, seconds=WINDOW)), WINDOW),
-            tier,
-            low,
-            high,
-        )
-        for title, metric, unit, tier, low, high in specs
-    ]
 
 
 def _changes(services: Services, kind: str, ident: str) -> list[Event]:
@@ -103,8 +73,9 @@ def server_page(frame: ViewerFrame, server_id: str) -> Response:
         server=server,
         engines=engines,
         stores=cards,
-        charts_shown=_charts(services, "server", server_id),
+        charts_shown=charts_of(services, "server", server_id),
         changes=_changes(services, "server", server_id),
+        marks=server_events(services, server),
         flow=overview.flow_picture(
             services.telemetry.token_flow(ident), [server], engines, cards, hops(services, [server])
         ),
@@ -144,8 +115,9 @@ def _engine(frame: Frame, engine_id: str, form: FormState | None = None, status:
         engine=engine,
         server=services.fleet.get_server(int(engine.server_id)) if engine.server_id else None,
         latest=services.acceptance.latest_for_engine(ident),
-        charts_shown=_charts(services, "engine", engine_id),
+        charts_shown=charts_of(services, "engine", engine_id),
         changes=_changes(services, "engine", engine_id),
+        marks=engine_events(services, engine),
         form=form or FormState.of({name: engine.entered_facts.get(name) for name in _FACTS}, fields=_FACTS),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.errors import FieldError
 from app.paths import DOCS
+from app.telemetry.schemas import SamplesView
 from app.web import acceptance_contexts as ac
 from app.web import contexts as c
 from app.web import overview
@@ -19,6 +20,7 @@ from app.web.forms import FormState
 from app.web.growth import class_layers
 from app.web.manual import read_manual
 from app.web.pages.help import HelpPage
+from app.web.pages.history import HistoryPage
 from app.web.style_page import style_page
 from app.web.table_state import TableState
 from tests.unit.web import acceptance_samples as a
@@ -219,6 +221,7 @@ def _targets(odd: str) -> Pages:
                 charts_shown=_charts("server", shown.id) if name == "server" else [],
                 changes=events if name == "server" else [],
                 flow=flown,
+                marks=events if name == "server" else [],
             ),
         )
     for name, engine, latest in [
@@ -545,6 +548,7 @@ def _rest(odd: str) -> Pages:
             "schedules.html",
             c.SchedulesPage(shell("schedules", "/schedules"), [], [], no_schedule, []),
         ),
+        "history": ("history.html", _history(odd)),
         "help": ("help.html", HelpPage(shell("help", "/help"), MANUAL, None)),
         "help-runbooks": ("help.html", HelpPage(shell("help", "/help/runbooks", "Runbooks"), MANUAL, MANUAL[1])),
         "help-pages": ("help.html", HelpPage(shell("help", "/help/pages", "The pages"), MANUAL, MANUAL[2])),
@@ -615,6 +619,24 @@ def _rest(odd: str) -> Pages:
             ),
         )
     return pages
+
+
+def _history(odd: str) -> HistoryPage:
+    server = s.server("1", "lmc-a" + odd)
+    chart = _charts("server", "1")[0]
+    values = s.wave(120, gap=40)
+    points = [(s.ago(30 * (len(values) - i)), value) for i, value in enumerate(values)]
+    return HistoryPage(
+        shell("servers", "/servers/1/history", server.name, "History"),
+        "server",
+        server,
+        chart,
+        [("hit_rate", "Hit rate"), ("l1_used_bytes", "L1 memory used")],
+        "1h",
+        [("1h", "last hour"), ("24h", "last day")],
+        SamplesView(metric="hit_rate", unit="ratio", points=points, step_seconds=30.0, source="raw"),
+        [c.Event(s.ago(900), "restart", "info", "lmc-a restarted" + odd)],
+    )
 
 
 def all_pages(odd: str = "") -> Pages:
