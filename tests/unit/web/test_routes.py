@@ -424,3 +424,35 @@ def test_a_record_that_is_gone_says_where_to_look(browser: httpx.Client, store_i
     never = browser.get(f"/records/{record_id(9_999, 1)}")
     assert never.status_code == 404
     assert "quarantine" not in never.text.lower()
+
+
+def test_a_number_over_time_as_page_and_as_csv(panel: Panel, browser: httpx.Client, store_id: str) -> None:
+    server = panel.services.fleet.list_servers(page_size=5, page_token=None).items[0]
+    here = f"/servers/{server.id}/history"
+    page = browser.get(here, params={"metric": "l1_used_bytes", "range": "7d"})
+    assert page.status_code == 200
+    document = Document(page.text)
+    links = [attrs["href"] for attrs in document.all("a")]
+    table = next(link for link in links if link.startswith(f"{here}.csv"))
+    assert "metric=l1_used_bytes" in table
+    assert "range=7d" in table
+    answer = browser.get(table)
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.text.splitlines()[0] == "time,l1_used_bytes (bytes)"
+    # What is not known is an empty value, never 0.
+    assert {line.partition(",")[2] for line in answer.text.splitlines()[1:]} <= {""}
+    refused = browser.get(here, params={"range": "9y"})
+    assert refused.status_code == 422
+    assert "9y" in refused.text
+
+
+def test_the_sandbox_goes_with_one_press_and_nothing_else(panel: Panel, browser: httpx.Client, store_id: str) -> None:
+    fleet = panel.services.fleet
+    box = fleet.create_server(
+        ServerCreate(url="http://127.0.0.1:9", name="box", labels={"origin": "sandbox"}), actor="test"
+    )
+    before = {s.id for s in fleet.list_servers(page_size=50, page_token=None).items}
+    assert "Remove the sandbox" in browser.get("/settings").text
+    assert browser.post("/settings/sandbox/delete").headers["location"] == "/"
+    assert {s.id for s in fleet.list_servers(page_size=50, page_token=None).items} == before - {box.id}
+    assert "Remove the sandbox" not in browser.get("/settings").text
