@@ -6,6 +6,7 @@ process. What was answered is remembered outside of it, and compared in the end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -29,7 +30,7 @@ from app.sandbox import SandboxThread
 
 Component = Literal["server", "engine"]
 PATIENCE_SECONDS = 240.0
-EMPTY = 40
+EMPTY = 20
 
 
 class Stack(Protocol):
@@ -45,8 +46,11 @@ class Stack(Protocol):
     def start(self, component: Component) -> None:
         """The same again, at the same address."""
 
-    def fill(self) -> bool:
-        """Leaves no space on the device of the store; False where that cannot be done."""
+    def can_fill(self) -> bool:
+        """Whether the device of the store is small enough to be ours to fill."""
+
+    def fill(self) -> None:
+        """Leaves no space on the device of the store."""
 
     def free(self) -> None:
         """Gives the space back."""
@@ -67,17 +71,14 @@ class SandboxStack:
     def start(self, component: Component) -> None:
         self._sandbox.control.start(component)
 
-    def fill(self) -> bool:
+    def can_fill(self) -> bool:
         space = os.statvfs(self.store)
-        if space.f_frsize * space.f_bavail > 256 * 2**20:
-            return False  # somebody else's disk
-        try:
-            with self._ballast.open("wb") as file:
-                while True:
-                    file.write(b"\0" * 2**20)
-                    file.flush()
-        except OSError:
-            return True
+        return space.f_frsize * space.f_blocks <= 256 * 2**20
+
+    def fill(self) -> None:
+        with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"\0" * 2**16)
 
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
@@ -126,7 +127,8 @@ class PanelProcess:
 def run_chaos(stack: Stack, data: Path, *, seconds: float, seed: int = 1, pause: float = 4.0) -> Told:
     """Does it for `seconds`; what it found wrong is in `Told.wrong`."""
     rng, told, panel, stop = random.Random(seed), Told(), PanelProcess(data), threading.Event()
-    empty = _empty_records(stack.store)
+    damaged = Damaged(stack.store)
+    damaged.add()
     panel.start()
     headers = {"Authorization": f"Bearer {panel.token()}"}
     told.tokens.add("chaos")
@@ -134,25 +136,33 @@ def run_chaos(stack: Stack, data: Path, *, seconds: float, seed: int = 1, pause:
     worker = threading.Thread(target=_work, args=(panel, headers, told, stop), name="chaos-client")
     worker.start()
     events: dict[str, Callable[[], None]] = {
-        "kill panel": lambda: (panel.end(signal.SIGKILL), panel.start())[1],
+        "kill panel": lambda: _kill_panel(panel),
         "kill server": lambda: _kill(stack, "server", rng),
         "kill engine": lambda: _kill(stack, "engine", rng),
-        "fill disk": lambda: _fill(stack, rng),
     }
+    if stack.can_fill():
+        events["fill disk"] = lambda: _fill(stack, rng)
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(rng.uniform(0.5, pause))
-        name = rng.choice(list(events))
-        told.records |= _records(stack.store)
-        events[name]()
-        told.done[name] += 1
+    while time.monotonic() < deadline or not told.done.keys() >= events.keys():
+        for name in rng.sample(list(events), len(events)):  # in turns: a short run sees every kind as well
+            time.sleep(rng.uniform(0.5, pause))
+            told.records |= _records(stack.store)
+            events[name]()
+            told.done[name] += 1
+            damaged.add()
     stop.set()
     worker.join(PATIENCE_SECONDS)
     _settle(panel, headers, told)
+    _clean(panel, headers, told)
     if panel.end(signal.SIGTERM) != 0:
         told.wrong.append("SIGTERM did not end the panel cleanly")
-    _compare(stack, data, empty, told)
+    _compare(stack, data, damaged.names, told)
     return told
+
+
+def _kill_panel(panel: PanelProcess) -> None:
+    panel.end(signal.SIGKILL)
+    panel.start()
 
 
 def _kill(stack: Stack, component: Component, rng: random.Random) -> None:
@@ -162,21 +172,29 @@ def _kill(stack: Stack, component: Component, rng: random.Random) -> None:
 
 
 def _fill(stack: Stack, rng: random.Random) -> None:
-    if stack.fill():
-        time.sleep(rng.uniform(0.5, 3.0))
+    stack.fill()
+    time.sleep(rng.uniform(0.5, 3.0))
     stack.free()
 
 
-def _empty_records(store: Path) -> set[str]:
-    """Damaged records, old enough to be called so: what the policy is there to remove."""
-    names = set()
-    for number in range(EMPTY):
-        path = store / format_name(ObjectKey("chaos/model", 0x01000100, 0, number.to_bytes(32, "big")))
-        path.touch()
-        os.utime(path, (time.time() - 7200, time.time() - 7200))
-        names.add(path.name)
-    (store / "somebody-elses.txt").write_text("not a record")
-    return names
+class Damaged:
+    """Empty records, old enough to be called damaged: what the policy is there to remove. Each event adds some."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self.names: set[str] = set()
+        (store / "somebody-elses.txt").write_text("not a record")
+
+    def add(self) -> None:
+        old = time.time() - 7200
+        for number in range(len(self.names), len(self.names) + EMPTY):
+            name = format_name(ObjectKey("chaos/model", 0x01000100, 0, number.to_bytes(32, "big")))
+            # Made elsewhere and moved, so that no scan sees it before it is old.
+            made = self._store.parent / "damaged"
+            made.touch()
+            os.utime(made, (old, old))
+            made.rename(self._store / name)
+            self.names.add(name)
 
 
 def _records(store: Path) -> set[str]:
@@ -209,9 +227,9 @@ def _work(panel: PanelProcess, headers: dict[str, str], told: Told, stop: thread
             with httpx.Client(base_url=f"{panel.url}/api/v1", headers=headers, timeout=30) as client:
                 if client.post("/tokens", json={"name": f"t{number}", "role": "viewer"}).status_code == 201:
                     told.tokens.add(f"t{number}")
-                if number % 5 == 0:
+                if number % 4 == 0:
                     client.post("/stores/1/scans")
-                if number % 7 == 0:
+                if number % 4 == 2:
                     client.post("/policies/1/runs")
         except (httpx.HTTPError, httpx.InvalidURL):
             pass  # the panel was just killed
@@ -239,7 +257,20 @@ def _settle(panel: PanelProcess, headers: dict[str, str], told: Told) -> None:
     told.wrong.append(f"the states were not right in the end: {seen}")
 
 
-def _compare(stack: Stack, data: Path, empty: set[str], told: Told) -> None:
+def _clean(panel: PanelProcess, headers: dict[str, str], told: Told) -> None:
+    """When all is quiet a scan and a run must take what the kills left."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with httpx.Client(base_url=f"{panel.url}/api/v1", headers=headers, timeout=60) as client:
+        for path, family in (("/stores/1/scans", "scans"), ("/policies/1/runs", "cleanup-runs")):
+            work = client.post(path).json()
+            while work.get("state") in ("queued", "running") and time.monotonic() < deadline:
+                time.sleep(0.2)
+                work = client.get(f"/{family}/{work['id']}").json()
+            if work.get("state") != "succeeded":
+                told.wrong.append(f"{path} on a quiet panel: {work}")
+
+
+def _compare(stack: Stack, data: Path, damaged: set[str], told: Told) -> None:
     connection = sqlite3.connect(data / "tierkeeper.db")
     if connection.execute("PRAGMA integrity_check").fetchone() != ("ok",):
         told.wrong.append("the database is damaged")
@@ -253,8 +284,9 @@ def _compare(stack: Stack, data: Path, empty: set[str], told: Told) -> None:
     told.wrong += [f"the trail and the rows differ about {name}" for name in sorted(kept ^ trail)]
     quarantined = {path.name for path in (stack.store / ".tierkeeper").rglob("*.data")}
     in_place = {path.name for path in stack.store.glob("*.data")}
-    told.wrong += [f"gone without a trace: {name}" for name in sorted(empty - in_place - quarantined)]
+    told.wrong += [f"gone without a trace: {name}" for name in sorted(damaged - in_place - quarantined)]
     told.wrong += [f"deleted, and nothing was wrong with it: {name}" for name in sorted(told.records - in_place)]
     if not (stack.store / "somebody-elses.txt").exists():
         told.wrong.append("a file that is no record is gone")
-    told.done["quarantined"] = len(empty & quarantined)
+    told.wrong += [f"damaged, and still in place: {name}" for name in sorted(damaged & in_place)]
+    told.done["quarantined"] = len(damaged & quarantined)
