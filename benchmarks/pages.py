@@ -147,6 +147,7 @@ def measure(records: int, days: int, rounds: int) -> dict[str, dict[str, float]]
                 multiply(folder / "var", records, days, time.time())
                 wait(lambda: panel.services.records.summary(1).records is not None)
                 browser = panel.browser()
+                browser.timeout = httpx.Timeout(600)
                 browser.headers["Accept-Encoding"] = "gzip"
                 return visit(browser, rounds)
 
