@@ -402,4 +402,6 @@ def test_without_an_address_of_the_panel_there_is_no_link() -> None:
         1, RULES["store_full"], "critical", "store", 3, "disk", "", "full", 1.0, 2.0, 10.0, 20.0, None, "", "/stores/3"
     )
     assert write("firing", facts, None).alert["url"] is None
-    assert write("firing", facts, "https://panel.example/").body.endswith("https://panel.example/stores/3")
+    body = write("firing", facts, "https://panel.example/").body
+    assert "\nhttps://panel.example/stores/3\n" in body
+    assert body.endswith("Runbook: https://panel.example/help/runbooks#disk-is-full")

@@ -111,7 +111,8 @@ def test_what_is_wrong_says_what_it_means_and_what_to_do(browser: httpx.Client) 
     assert 'href="/servers/1"' in text
     one = browser.get("/alarms/1").text
     assert "Who was told" in one
-    assert "docs/ALARMS.md#server-unreachable" in one
+    assert 'href="/help/runbooks#' in one
+    assert 'href="/help/alarms#server-unreachable"' in one
 
 
 def test_acknowledging(whole: WholePanel, browser: httpx.Client) -> None:

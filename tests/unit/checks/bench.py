@@ -65,6 +65,7 @@ class Bench:
             checks=self.checks, auth=self.auth, settings=self.base.settings, clock=self.clock, fleet=self.fleet
         )
         self._app.dependency_overrides[get_services] = lambda: self.services
+        self._app.state.services = self.services  # whom refusals ask who is calling
         self._clients = 0
 
     def client(self, role: str | None = "admin") -> TestClient:
