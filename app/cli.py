@@ -149,7 +149,7 @@ def plan(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Show exactly what a policy or a filter would remove (nothing is touched)."""
+    """Show what a policy or a filter would remove, record by record (nothing is touched)."""
     from app.commands.clean import CleanOptions
     from app.commands.clean import plan as run
 

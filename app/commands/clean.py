@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import httpx
 from pydantic import ValidationError
 
+from app.cleanup.policy import DIRTY_REASONS
 from app.cleanup.quantities import human_size
 from app.cleanup.schemas import FilterPlanInput
 from app.commands import plan_listing
@@ -198,6 +199,8 @@ def _print_plan(made: Mapping[str, Any], items: list[Mapping[str, Any]]) -> None
         print(f"  leaves {made['leaves']['records']} records, {human_size(made['leaves']['bytes'])}; {told}")
     for line in plan_listing.lines(items, made["records"]):
         print(f"  {line}")
+    if DIRTY_REASONS & made["by_reason"].keys():
+        print("  a policy that takes derived records adds, while it runs, what was computed behind these")
     for warning in made["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     if made["records"]:

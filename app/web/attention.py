@@ -114,7 +114,7 @@ def _wrong(name: str, store_id: str, records: int, detail: str, since: str | Non
         f"{formats.plural(records, 'record')} on {name} would be served as wrong answers",
         detail,
         "See them and plan",
-        f"/stores/{store_id}/records?class=incompatible",
+        f"/stores/{store_id}/records?class=incompatible&reason={','.join(WRONG_REASONS)}",
         since,
     )
 

@@ -176,7 +176,7 @@ def cleanup_event(run: RunView) -> Event:
         "cleanup",
         verdict.kind,
         f"Cleanup of {formats.printable(run.store_name)}: {verdict.text}",
-        f"{formats.printable(run.policy_name or 'by hand')} · removed {removed}",
+        f"{formats.printable(words.run_name(run.policy_name, run.trigger))} · removed {removed}",
         f"/cleanup/runs/{run.id}",
     )
 

@@ -27,7 +27,7 @@ def test_wrong_records_come_before_everything_that_is_only_down() -> None:
     wrong = StoreCard(s.store(), k.summary())
     found = attention([s.server(state="degraded")], [], [wrong], [])
     assert found[0].title == "1,204 records on nvme-a would be served as wrong answers"
-    assert found[0].path == "/stores/1/records?class=incompatible"
+    assert found[0].path == "/stores/1/records?class=incompatible&reason=other_layout,other_size,declared"
     assert [item.kind for item in found] == sorted((i.kind for i in found), key=["bad", "warn", "info", "ok"].index)
 
 
@@ -207,7 +207,7 @@ def test_wrong_records_stay_told_while_they_cannot_be_judged() -> None:
         "When last known, Mon 30 Nov 2026, 13:55:00 UTC. "
         "Since then server lmc-a does not answer, so classes cannot be decided."
     )
-    assert first.path == "/stores/1/records?class=incompatible"
+    assert first.path == "/stores/1/records?class=incompatible&reason=other_layout,other_size,declared"
 
 
 def test_every_alarm_that_fires_is_told_and_none_twice() -> None:
