@@ -64,8 +64,11 @@ class PolicyMethods(ServiceBase):
             found = session.scalar(select(Policy.id).where(Policy.name == name_or_id))
             if found is None and name_or_id.isdecimal():
                 found = session.scalar(select(Policy.id).where(Policy.id == parse_id("policy", name_or_id)))
+            names = list(session.scalars(select(Policy.name).order_by(Policy.name).limit(11))) if found is None else []
         if found is None:
-            raise NotFound.of("policy", name_or_id)
+            there = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+            told = f"there are: {there}" if names else "there is no policy yet"
+            raise NotFound(f"no policy has the name or id {name_or_id[:80]!r}; {told}")
         return found
 
     def create_policy(self, body: PolicyInput, *, actor: str) -> PolicyView:

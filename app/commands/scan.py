@@ -26,6 +26,8 @@ def scan_command(target: str, *, as_json: bool = False, gentle: bool = False) ->
     A target with a ``/`` (or that starts with ``.``) is a directory; else a store's name or id, and only where there is
     no such store a directory of the working directory. Raises InvalidInput for what is neither.
     """
+    if not target.strip():
+        raise InvalidInput.field("STORE|DIRECTORY", "is empty (an unset variable?); name a store or a directory")
     if "/" in target or target.startswith("."):
         return _directory(target, as_json=as_json, gentle=gentle)
     from app.commands.context import NoDatabase
@@ -89,6 +91,8 @@ def _resolved(target: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput.field("DIRECTORY", f"{target!r} cannot be used ({reason})") from error
+    if path == "/":
+        raise InvalidInput.field("DIRECTORY", "'/' is the whole machine, no store; give the directory of the records")
     if not is_directory:
         raise InvalidInput.field("DIRECTORY", f"{target!r} is not a directory; give the directory of the records")
     return path

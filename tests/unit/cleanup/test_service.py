@@ -121,7 +121,7 @@ class TestPolicies:
     def test_found_by_name_or_id(self, world: World) -> None:
         view = world.service.create_policy(body(world), actor="test")
         assert world.service.find_policy("nightly") == int(view.id) == world.service.find_policy(view.id)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match="name or id 'nightly2'; there are: nightly"):
             world.service.find_policy("nightly2")
 
     def test_everything_is_in_the_audit_trail(self, world: World) -> None:

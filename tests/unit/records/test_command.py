@@ -53,7 +53,14 @@ def test_a_directory_is_scanned_and_scanned_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "words"), [("./nowhere", "DIRECTORY"), ("nobody", "neither a store"), ("./f", "not a")]
+    ("target", "words"),
+    [
+        ("./nowhere", "DIRECTORY"),
+        ("nobody", "neither a store"),
+        ("./f", "not a"),
+        ("", "is empty"),
+        ("/", "the whole machine"),
+    ],
 )
 def test_what_is_neither_store_nor_directory_is_a_usage_error(tmp_path: Path, target: str, words: str) -> None:
     (tmp_path / "f").touch()
