@@ -87,7 +87,8 @@
   document.addEventListener("htmx:error", (event) => {
     if (isPoll(event)) bad("The panel does not answer");
   });
-  document.addEventListener("htmx:after:swap", () => {
+  document.addEventListener("htmx:after:swap", (event) => {
+    if (isPoll(event)) setSkew();
     relativeTimes();
     hydrate(document);
   });
@@ -107,8 +108,13 @@
     return seconds < 0 ? `in ${text}` : `${text} ago`;
   }
   // Ages count from the server's clock: this one may be wrong.
-  const served = Date.parse($("time[data-now]")?.dateTime ?? "");
-  const skew = Number.isNaN(served) ? 0 : Date.now() - served;
+  let skew = 0;
+  // Called when an answer has just come: measuring an old one again would let its ages stand still.
+  function setSkew() {
+    const latest = $$("[data-now]").map((e) => Date.parse(e.dataset.now));
+    if (latest.length) skew = Date.now() - Math.max(...latest);
+  }
+  setSkew();
   function relativeTimes() {
     const now = Date.now() - skew;
     for (const time of $$("time[data-rel]")) {

@@ -61,6 +61,23 @@ def test_live_updates_shift_nothing(page: Page) -> None:
     assert page.evaluate("window.shifts") == []
 
 
+def test_ages_count_from_the_panels_clock(page: Page, browser: Browser, preview: Preview) -> None:
+    """The preview's clock stands at a fixed moment, so the browser's is wrong by hours or months."""
+    context = browser.new_context(base_url=preview.url, java_script_enabled=False)
+    served = context.new_page()
+    served.goto("/")
+    ages = "time[data-rel]"
+    said = served.locator(ages).all_text_contents()
+    context.close()
+    page.goto("/", wait_until="networkidle")
+    renewed(page)
+    shown = page.locator(ages).all_text_contents()
+    # Seconds go on counting while the page is open.
+    slow = [(a, b) for a, b in zip(said, shown, strict=True) if not a.endswith("s ago") and a != "now"]
+    assert len(slow) > 2
+    assert [a for a, _ in slow] == [b for _, b in slow]
+
+
 def test_a_lost_connection_is_said_and_found_again(page: Page, preview: Preview) -> None:
     page.goto("/")
     notice = page.locator("#connection")
