@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from json import JSONDecodeError
 from typing import Any
 
 _WITHOUT_INPUT = frozenset({"missing", "json_invalid", "model_attributes_type", "extra_forbidden"})
@@ -33,6 +34,8 @@ _PLAIN: Mapping[str, str] = {
 def plain(error: Mapping[str, Any]) -> str:
     """One sentence about one item of ``ValidationError.errors()``, without the value."""
     kind, given = str(error.get("type", "")), error.get("ctx") or {}
+    if kind == "json_invalid":
+        return f"is no valid JSON ({given.get('error', 'it cannot be read')})"
     if kind in ("string_too_short", "too_short") and given.get("min_length") == 1:
         return "must not be empty"
     if kind == "string_too_short":
@@ -47,6 +50,13 @@ def plain(error: Mapping[str, Any]) -> str:
         except (KeyError, IndexError, ValueError):
             pass
     return str(error.get("msg", "cannot be used")).removeprefix("Value error, ")
+
+
+def json_trouble(error: ValueError | RecursionError) -> str:
+    """Why a pasted or read text is no JSON, with the place in it."""
+    if isinstance(error, JSONDecodeError):
+        return f"is no valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    return "is no valid JSON: it is nested too deeply, or holds what no text may hold"
 
 
 def sentence(error: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -55,7 +56,7 @@ def install(app: FastAPI) -> None:
         if is_api(request) and authenticate(request, request.app.state.services) is None:
             return _ours(request, NotSignedIn(SIGN_IN))
         # A damaged page token or size is in the query; only what the caller sent is named.
-        found = tuple(FieldError(_path(e["loc"]), sentence(e)) for e in error.errors())
+        found = tuple(FieldError(_where(e), sentence(e)) for e in error.errors())
         detail = "; ".join(f"{f.field}: {f.message}" for f in found)
         return respond(request, 422, "invalid_input", "The input cannot be used", detail, found)
 
@@ -133,6 +134,11 @@ def _to_login(request: Request) -> Response:
         return Response(status_code=204, headers={"HX-Redirect": f"{root}/login"})
     suffix = "" if target == "/" else f"?next={quote(target, safe='')}"
     return RedirectResponse(f"{root}/login{suffix}", 303)
+
+
+def _where(error: Mapping[str, Any]) -> str:
+    """The field; of a body that is no JSON at all the location is a character's number, which names nothing."""
+    return "body" if error["type"] == "json_invalid" else _path(error["loc"])
 
 
 def _path(location: tuple[Any, ...]) -> str:

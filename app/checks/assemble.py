@@ -54,6 +54,7 @@ class StoreLook:
     unseen_reason: str | None = None
     probe: WriteProbe | None = None
     policies: tuple[str, ...] | None = None
+    policies_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class ServerLook:
     url: str
     reading: ServerReading
     local: bool = False
-    api_key_used: bool = False
     answers_from: tuple[str, ...] | None = None
+    key_refused: bool = False
+    mistaken_for: str | None = None
     stores: Mapping[int, StoreLook] = field(default_factory=dict)
     texts: Texts = NO_TEXTS
 
@@ -78,11 +80,14 @@ class EngineLook:
     url: str
     reading: EngineReading
     local: bool = False
+    mistaken_for: str | None = None
     texts: Texts = NO_TEXTS
 
 
 def server_side(look: ServerLook) -> ServerSide:
     reading = look.reading
+    if look.mistaken_for is not None:
+        return ServerSide(name=look.name, url=look.url, local=look.local, mistaken_for=look.mistaken_for)
     return ServerSide(
         name=look.name,
         url=look.url,
@@ -97,7 +102,7 @@ def server_side(look: ServerLook) -> ServerSide:
         metrics_reason=reading.metrics_reason,
         metrics_status=_http_status(reading.metrics_reason),
         answers_from=look.answers_from,
-        api_key_used=look.api_key_used,
+        key_refused=look.key_refused,
         log=parse_server_log(look.texts.log) if look.texts.log else None,
         environment=read_variables(look.texts.environment),
     )
@@ -105,6 +110,8 @@ def server_side(look: ServerLook) -> ServerSide:
 
 def engine_side(look: EngineLook) -> EngineSide:
     reading, log = look.reading, look.texts.log
+    if look.mistaken_for is not None:
+        return EngineSide(name=look.name, url=look.url, local=look.local, mistaken_for=look.mistaken_for)
     return EngineSide(
         name=look.name,
         url=look.url,
@@ -180,6 +187,7 @@ def _store(
         probe=look.probe,
         record_sizes=sizes,
         policies=look.policies,
+        policies_known=look.policies_known,
         shared_with=sharers,
     )
     seen = look.facts

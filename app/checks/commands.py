@@ -98,7 +98,7 @@ def facts_of_texts(*, commands: str = "", environment: str = "", engine_log: str
         server=server,
         engine=engine,
         stores=tuple(
-            StoreSide(adapter=adapter, unseen_reason="nothing runs yet", policies=None) for adapter in adapters
+            StoreSide(adapter=adapter, unseen_reason="nothing runs yet", policies_known=False) for adapter in adapters
         ),
         containers=found.containers,
         in_process=in_process,

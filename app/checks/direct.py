@@ -43,5 +43,7 @@ def check_targets(
         problems=read.problems,
     )
     sides = [(facts.server, server), (facts.engine, engine)]
-    silent = tuple(side.name for side, _ in sides if side is not None and not side.reachable)
+    silent = tuple(
+        side.name for side, _ in sides if side is not None and not side.reachable and side.mistaken_for is None
+    )
     return DirectResult(evaluate(facts), silent)

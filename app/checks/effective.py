@@ -245,6 +245,35 @@ def _engine_origin(engine: EngineSide) -> str:
     return "command line of the engine" if engine.planned else "/server_info of the engine"
 
 
+def how_to_see(engine: EngineSide | None) -> str:
+    """What lets the panel see the engine's own settings, in the state it is in: dev mode that is on is not advised."""
+    if engine is None or engine.facts is None:
+        return (
+            "give the engine's start-up log (--log FILE, or paste it on the checks page), or start the engine with "
+            "VLLM_SERVER_DEV_MODE=1, so that /server_info tells it"
+        )
+    if engine.planned:
+        return "name it in the engine's command line"
+    return (
+        "give the engine's start-up log (--log FILE, or paste it on the checks page): /server_info is open, but this "
+        "engine's answer leaves it out"
+    )
+
+
+def human_seconds(seconds: float) -> str:
+    """``5 min``, ``90 s``, ``2.5 h``, ``30 days``: whole units where they are exact, else one place."""
+    for unit, size, least in (("days", 86400, 2 * 86400), ("h", 3600, 7200), ("min", 60, 120)):
+        if abs(seconds) >= least or (abs(seconds) >= size and seconds % size == 0 and unit != "days"):
+            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:g} s" if seconds == round(seconds, 3) else f"{seconds:.1f} s"
+
+
+def set_seconds(seconds: float) -> str:
+    """A setting that is written in seconds: ``5 min (300 s)``, or ``45 s``."""
+    told = human_seconds(seconds)
+    return told if told == f"{seconds:g} s" else f"{told} ({seconds:g} s)"
+
+
 def human_bytes(amount: float) -> str:
     """``20 GiB``, for sentences."""
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

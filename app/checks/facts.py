@@ -37,8 +37,10 @@ class ServerSide:
     """One cache server. `planned`: known from its command line only, it may not run yet.
 
     `local`: on the panel's own host, so that its memory and its file systems are the ones measured here. `answers_from`
-    lists addresses beyond loopback at which its HTTP port answered without a key, None where that was not tried.
-    `environment` are variables known from a container or a pasted text.
+    lists addresses beyond loopback at which its HTTP port answered without a key, None where that was not tried;
+    `key_refused`: one of them was answered, and the answer was that a key is needed. `environment` are variables known
+    from a container or a pasted text. `mistaken_for`: what answers at its address where that is known to be no cache
+    server; nothing else is known then.
     """
 
     name: str
@@ -55,7 +57,8 @@ class ServerSide:
     metrics_reason: str | None = None
     metrics_status: int | None = None
     answers_from: tuple[str, ...] | None = None
-    api_key_used: bool = False
+    key_refused: bool = False
+    mistaken_for: str | None = None
     log: ServerLogFacts | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +70,9 @@ class ServerSide:
 
 @dataclass(frozen=True)
 class EngineSide:
-    """One engine. `planned` as in `ServerSide`. `facts` come from ``/server_info`` or its command line."""
+    """One engine. `planned` and `mistaken_for` as in `ServerSide`. `facts` come from ``/server_info`` or its command
+    line.
+    """
 
     name: str
     url: str | None = None
@@ -84,6 +89,7 @@ class EngineSide:
     log: StartupFacts | None = None
     notes: StartupNotes | None = None
     transfers: InProcessLog | None = None
+    mistaken_for: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
 
@@ -121,7 +127,8 @@ class StoreSide:
 
     `path` is where this host finds the directory, None where it does not (`unseen_reason`). `fs_type`, `mount_point`
     and `device` are of the mount. `is_root`: it lies on the file system of ``/``. `policies` are the names of enabled
-    policies of the store that keep it from growing, None where the panel keeps no record of it.
+    policies of the store that keep it from growing, None where the panel keeps no record of it; `policies_known` is
+    false where no panel was asked.
     """
 
     adapter: AdapterConfig
@@ -139,6 +146,7 @@ class StoreSide:
     probe: WriteProbe | None = None
     record_sizes: tuple[int, ...] = ()
     policies: tuple[str, ...] | None = None
+    policies_known: bool = True
     shared_with: tuple[OtherUser, ...] = ()
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
@@ -15,16 +16,19 @@ from app.checks.assemble import NO_TEXTS, EngineLook, ServerLook, StoreLook, Tex
 from app.errors import StoreError, TargetError
 from app.lmcache.client import LMCacheClient, ServerReading, poll_server
 from app.lmcache.configuration import AdapterConfig
-from app.vllm.client import VLLMClient, poll_engine
+from app.vllm.client import EngineReading, VLLMClient, poll_engine
 from app.wire import own_host
 
+#: What may answer at the other's address.
+ENGINE, CACHE_SERVER = "a vLLM engine", "an LMCache cache server"
 _ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104
 _MOST_ADDRESSES = 3
 
 
 @dataclass(frozen=True)
 class ServerRequest:
-    """A server to look at. `store_paths`: the server's name for a directory -> (path here, policies that bound it).
+    """A server to look at. `store_paths`: the server's name for a directory -> (path here, policies that bound it),
+    None where no panel was asked for it.
 
     `probe`: whether its stores may be written to for a moment.
     """
@@ -33,7 +37,7 @@ class ServerRequest:
     url: str
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    store_paths: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    store_paths: Mapping[str, tuple[str, tuple[str, ...]]] | None = None
     texts: Texts = NO_TEXTS
     probe: bool = True
 
@@ -86,13 +90,15 @@ async def _server(request: ServerRequest, addresses: tuple[str, ...]) -> ServerL
         reading = await poll_server(client)
     parts = urlsplit(request.url)
     local = own_host.is_local(parts.hostname or "", addresses)
+    answered, key_refused = await _open_addresses(request.url, reading, local, addresses)
     return ServerLook(
         name=request.name,
         url=request.url,
         reading=reading,
         local=local,
-        api_key_used=request.api_key is not None or bool(request.headers),
-        answers_from=await _open_addresses(request.url, reading, local, addresses),
+        answers_from=answered,
+        key_refused=key_refused,
+        mistaken_for=await _mistaken_server(request, reading),
         texts=request.texts,
     )
 
@@ -100,28 +106,66 @@ async def _server(request: ServerRequest, addresses: tuple[str, ...]) -> ServerL
 async def _engine(request: EngineRequest, addresses: tuple[str, ...]) -> EngineLook:
     async with VLLMClient(request.url, api_key=request.api_key, headers=request.headers) as client:
         reading = await poll_engine(client)
-    local = own_host.is_local(urlsplit(request.url).hostname or "", addresses)
-    return EngineLook(name=request.name, url=request.url, reading=reading, local=local, texts=request.texts)
+    return EngineLook(
+        name=request.name,
+        url=request.url,
+        reading=reading,
+        local=own_host.is_local(urlsplit(request.url).hostname or "", addresses),
+        mistaken_for=await _mistaken_engine(request, reading),
+        texts=request.texts,
+    )
+
+
+async def _mistaken_server(request: ServerRequest, reading: ServerReading) -> str | None:
+    """What answers there instead of a cache server; None where it is one, or where nothing says what it is."""
+    named = reading.metrics is not None and reading.metrics.any_lmcache_series
+    if not reading.http_up or reading.status is not None or reading.config is not None or named:
+        return None
+    async with VLLMClient(request.url, api_key=request.api_key, headers=request.headers) as client:
+        with suppress(TargetError):
+            if (await client.metrics()).any_vllm_series:
+                return ENGINE
+        with suppress(TargetError):
+            if await client.models() and await client.version():
+                return ENGINE
+    return None
+
+
+async def _mistaken_engine(request: EngineRequest, reading: EngineReading) -> str | None:
+    """What answers there instead of an engine; None where it is one, or where nothing says what it is."""
+    named = reading.metrics is not None and reading.metrics.any_vllm_series
+    if not reading.http_up or named or reading.models:
+        return None
+    async with LMCacheClient(request.url, api_key=request.api_key, headers=request.headers) as client:
+        with suppress(TargetError):
+            if ((await client.greeting()) or "").startswith("LMCache HTTP"):
+                return CACHE_SERVER
+        with suppress(TargetError):
+            if (await client.status()).chunk_size:
+                return CACHE_SERVER
+    return None
 
 
 async def _open_addresses(
     url: str, reading: ServerReading, local: bool, addresses: tuple[str, ...]
-) -> tuple[str, ...] | None:
-    """Addresses beyond loopback at which the port answers without a key; None where there is nothing to try.
+) -> tuple[tuple[str, ...] | None, bool]:
+    """(addresses beyond loopback at which the port answers without a key, whether it asked for one there); None where
+    there is nothing to try.
 
     Only the very port that just answered HTTP is tried: a request to a message port would end the server's messages.
     """
     parts = urlsplit(url)
     if not reading.http_up or reading.config is None:
-        return None
+        return None, False
     if local and reading.config.http_host in _ALL_INTERFACES:
         hosts = list(addresses[:_MOST_ADDRESSES])
     elif not local and parts.hostname:
         hosts = [parts.hostname]
     else:
-        return None
+        return None, False
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    answered = []
+    answered: list[str] = []
+    key_refused = False
     for name in hosts:
         shown = f"[{name}]" if ":" in name else name
         try:
@@ -129,9 +173,9 @@ async def _open_addresses(
             async with LMCacheClient(target, connect_timeout=1.0, read_timeout=2.0) as client:
                 await client.healthcheck()
             answered.append(f"{shown}:{port}")
-        except TargetError:
-            continue
-    return tuple(answered)
+        except TargetError as error:
+            key_refused = key_refused or error.http_status in (401, 403)
+    return tuple(answered), key_refused
 
 
 def _stores(request: ServerRequest, look: ServerLook, write_probe: bool) -> dict[int, StoreLook]:
@@ -148,17 +192,21 @@ def _store(
     base = adapter.base_path
     if base is None:
         return StoreLook(unseen_reason="this adapter has no directory")
-    registered = request.store_paths.get(base.rstrip("/") or base)
+    known = request.store_paths
+    registered = known.get(base.rstrip("/") or base) if known is not None else None
     policies = registered[1] if registered is not None else None
+    look_back = StoreLook(policies=policies, policies_known=known is not None)
     if registered is None and not look.local:
-        return StoreLook(unseen_reason="the directory is on the server's host, and no store here stands for it")
+        return replace(
+            look_back, unseen_reason="the directory is on the server's host, and no store here stands for it"
+        )
     path = registered[0] if registered is not None else base.rstrip("/")
     if registered is None and (why := host.usable_directory(path)) is not None:
-        return StoreLook(unseen_reason=why)
+        return replace(look_back, unseen_reason=why)
     try:
         facts = host.store_facts(path, adapter.relative_tmp_dir)
     except StoreError as error:
-        return StoreLook(unseen_reason=error.detail, policies=policies)
+        return replace(look_back, unseen_reason=error.detail)
     probe = None
     if write_probe:
         probe = host.write_probe(
@@ -168,4 +216,4 @@ def _store(
             size=max(sizes, default=facts.block_size or 4096),
             block_size=facts.block_size,
         )
-    return StoreLook(facts=facts, probe=probe, policies=policies)
+    return replace(look_back, facts=facts, probe=probe)

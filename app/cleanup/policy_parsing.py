@@ -92,7 +92,7 @@ def parse_spec(body: Mapping[str, Any], *, filesystem_bytes: int | None = None) 
     raw = body.get("select")
     selects: list[Select] = []
     if not isinstance(raw, list) or not raw:
-        problems.add("select", 'say what to remove, for instance [{"kind": "corrupt"}]')
+        problems.add("select", f"choose at least one kind of record to remove: {', '.join(_FIELDS)}")
         raw = []
     seen: dict[str, int] = {}
     for index, item in enumerate(raw):

@@ -1,6 +1,7 @@
 """`tierkeeper check`: the settings to verify of one server-engine pair, or of texts before anything is started.
 
-Plain addresses need no database and no running panel; names and ids are looked up in the data directory.
+Plain addresses need no database and no running panel (where there is one that knows them, its stores, policies and keys
+count); names and ids are looked up in the data directory.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from app.checks.assemble import ENGINE_MARKER, SERVER_MARKER, Texts
 from app.checks.base import Finding
 from app.checks.commands import check_texts
 from app.checks.direct import check_targets
-from app.checks.gather import EngineRequest, ServerRequest
 from app.checks.views import finding_view
+from app.commands.check_targets import engine_request, server_request
 from app.errors import InvalidInput
-from app.fleet.addresses import parse_address
 
 _MARKS = {"fail": "FAIL", "warn": "warn", "unknown": "  ? ", "ok": " ok "}
 
@@ -55,12 +55,16 @@ def check_command(options: CheckOptions) -> int:
         found = check_texts(commands=commands, environment=environment, engine_log=engine_log, server_log=server_log)
         _print(found, options)
         return _status(found)
-    server = None if options.server is None else _server(options.server, server_log)
-    engine = None if options.engine is None else _engine(options.engine, engine_log, environment)
+    server = None if options.server is None else server_request(options.server, Texts(log=server_log))
+    engine = (
+        None
+        if options.engine is None
+        else engine_request(options.engine, Texts(log=engine_log, environment=environment))
+    )
     result = check_targets(
         server,
         engine,
-        others=[_server(item, "") for item in options.also],
+        others=[server_request(item, Texts(), field="--also") for item in options.also],
         commands=commands,
         write_probe=options.write_probe,
     )
@@ -73,41 +77,6 @@ def check_command(options: CheckOptions) -> int:
 
 def _status(findings: Sequence[Finding]) -> int:
     return 1 if any(item.verdict == "fail" for item in findings) else 0
-
-
-def _server(target: str, log: str) -> ServerRequest:
-    texts = Texts(log=log)
-    if "://" in target:
-        return ServerRequest(name=target, url=parse_address(target, field="--server").url, texts=texts)
-    from app.commands.context import command_services
-
-    with command_services() as services:
-        ident = services.fleet.find("server", target)
-        found = services.fleet.server_target(ident)
-        bounding = getattr(services, "checks", None)
-        paths = {
-            store.server_path.rstrip("/"): (store.path, bounding.bounding_policies(store.id) if bounding else ())
-            for store in services.fleet.store_targets(ident)
-        }
-    return ServerRequest(
-        name=found.name,
-        url=found.url,
-        api_key=found.api_key,
-        headers=found.headers,
-        store_paths=paths,
-        texts=texts,
-    )
-
-
-def _engine(target: str, log: str, environment: str) -> EngineRequest:
-    texts = Texts(log=log, environment=environment)
-    if "://" in target:
-        return EngineRequest(name=target, url=parse_address(target, field="--engine").url, texts=texts)
-    from app.commands.context import command_services
-
-    with command_services() as services:
-        found = services.fleet.engine_target(services.fleet.find("engine", target))
-    return EngineRequest(name=found.name, url=found.url, api_key=found.api_key, headers=found.headers, texts=texts)
 
 
 def _text(path: str | None, option: str) -> str:

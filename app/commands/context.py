@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
 
 from app import data_dir, migrate
 from app.auth.service import Principal
 from app.clock import system_clock
 from app.commands.serve import configure_logging
-from app.errors import InvalidInput
+from app.errors import InvalidInput, TierkeeperError
 from app.services import Services
 from app.settings import Settings, load_settings
 from app.wiring import build_services
@@ -44,6 +45,32 @@ def command_services(*, create: bool = False) -> Iterator[Services]:
         yield services
     finally:
         services.db.dispose()
+
+
+@contextmanager
+def peek_services() -> Iterator[Services | None]:
+    """Services over the data directory for a command that can do without: None where there is no database of this
+    version, or the settings cannot be used. Nothing is made and nothing is migrated.
+    """
+    try:
+        settings = load_settings()
+        _require_database(settings)
+        configure_logging("WARNING" if settings.log_level == "INFO" else settings.log_level)
+        services = build_services(settings, system_clock)
+    except (TierkeeperError, OSError):
+        yield None
+        return
+    try:
+        yield services if _current(services) else None
+    finally:
+        services.db.dispose()
+
+
+def _current(services: Services) -> bool:
+    try:
+        return migrate.current_revision(services.db) == migrate.head_revision()
+    except DBAPIError:
+        return False
 
 
 def _require_database(settings: Settings) -> None:

@@ -15,6 +15,7 @@ from app.checks.views import finding_view
 from app.errors import InvalidInput
 from app.launch.schemas import LaunchInput, LaunchView
 from app.launch.service import LaunchService
+from app.wording import json_trouble, sentence
 
 FORMS = ("shell", "docker", "compose", "systemd")
 
@@ -83,7 +84,7 @@ def _body(options: LaunchOptions) -> LaunchInput:
         except OSError as error:
             raise InvalidInput.field("--from", f"{options.form} cannot be read ({error.strerror})") from error
         except (ValueError, RecursionError) as error:
-            raise InvalidInput.field("--from", f"{options.form} is no JSON ({error})") from None
+            raise InvalidInput.field("--from", f"{options.form} {json_trouble(error)}") from None
         if not isinstance(body, dict):
             raise InvalidInput.field("--from", "must be a JSON object, as POST /launch-commands takes it")
     for side, name, value in (
@@ -107,7 +108,7 @@ def _body(options: LaunchOptions) -> LaunchInput:
         return LaunchInput.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InvalidInput.field(".".join(str(part) for part in first["loc"]), first["msg"]) from None
+        raise InvalidInput.field(".".join(str(part) for part in first["loc"]), sentence(first)) from None
 
 
 def _print(view: LaunchView, form: str) -> None:

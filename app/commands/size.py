@@ -15,6 +15,7 @@ from app.errors import InvalidInput
 from app.lmcache.client import LMCacheClient
 from app.sizing.schemas import SizingInput, SizingView
 from app.sizing.service import SizingService
+from app.wording import json_trouble, sentence
 
 GIB = 2**30
 
@@ -101,7 +102,7 @@ def _body(options: SizeOptions) -> SizingInput:
         return SizingInput.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InvalidInput.field(".".join(str(part) for part in first["loc"]), first["msg"]) from None
+        raise InvalidInput.field(".".join(str(part) for part in first["loc"]), sentence(first)) from None
 
 
 def _of_address(options: SizeOptions, body: SizingInput) -> SizingView:
@@ -153,7 +154,7 @@ def _config(path: str) -> Any:
     except OSError as error:
         raise InvalidInput.field("--config", f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidInput.field("--config", f"{path} is no JSON ({error})") from None
+        raise InvalidInput.field("--config", f"{path} {json_trouble(error)}") from None
 
 
 def _gib(value: float | None) -> int | None:

@@ -32,6 +32,8 @@ _METADATA_NAMES = frozenset(
 )
 _LABEL = re.compile(r"^(?!-)[a-z0-9_-]{1,63}(?<!-)$")
 _NUMERIC_HOST = re.compile(r"^(0x[0-9a-f]*|\d+)(\.(0x[0-9a-f]*|\d+))*\.?$")
+#: What only lacks its scheme: a name or address, perhaps a port and a path.
+_BARE = re.compile(r"([a-z0-9_.\-]+|\[[0-9a-f:.]+\])(:\d{1,5})?(/.*)?", re.IGNORECASE)
 _ENDPOINTS = re.compile(
     r"/(metrics|status|healthcheck|health|config|conf|version|v1(/.*)?|api/(status|healthcheck)|openapi\.json|docs)$"
 )
@@ -60,7 +62,10 @@ def parse_address(
     if any(ord(c) <= 32 or ord(c) == 127 for c in entered) or "\\" in entered:
         raise _refuse(field, text, "has blanks, control characters or backslashes in it")
     if "://" not in entered:
-        raise _refuse(field, text, f"has no scheme; write http://{entered.lstrip('/')}")
+        bare = entered.lstrip("/")
+        if _BARE.fullmatch(bare):
+            raise _refuse(field, text, f"has no scheme; write http://{bare}")
+        raise _refuse(field, text, "is no address; write it like http://host:8080")
     try:
         parts = urlsplit(entered)
         port = parts.port

@@ -20,9 +20,8 @@ from app.readiness.schemas import PartKey, Scope, State
 SOAK_HOURS = 24.0
 #: A process that grows by more than this part of itself in a day will not last.
 MEMORY_PART_PER_DAY = 0.10
-#: A disk that is full sooner than this wants somebody now; one that lasts longer leaves time to notice.
+#: A disk that nothing bounds and that is full sooner than this wants somebody now.
 FULL_SOON_HOURS = 7 * 24.0
-FULL_LATER_HOURS = 30 * 24.0
 MIB = 2**20
 GB = 1e9
 
@@ -175,8 +174,7 @@ def _store(store: DiskFacts) -> Part:
     action = "add a policy with a capacity, a free-space floor or an age"
     if store.full_in_hours is not None and store.full_in_hours < FULL_SOON_HOURS:
         return Part("disk", "not_ready", text, store.scanned_at, action)
-    if store.growth_per_hour is not None and (store.full_in_hours is None or store.full_in_hours > FULL_LATER_HOURS):
-        return Part("disk", "ready", text, store.scanned_at, action)
+    # a disk that will last for long today is still bounded by nothing: that is not shown to be safe
     return Part("disk", "unknown", text, store.scanned_at, action)
 
 

@@ -31,7 +31,7 @@ class BatchedTokens(Check):
             yield self.unknown(
                 subject,
                 f"this is a hybrid model ({is_hybrid.origin}), but {missing} is not known",
-                fix="give the engine's start-up log, or open /server_info with VLLM_SERVER_DEV_MODE=1",
+                fix=effective.how_to_see(facts.engine),
             )
             return
         n, x = block.value, tokens.value

@@ -31,7 +31,7 @@ class ConnectorClass(Check):
             yield self.unknown(
                 subject,
                 "no KV connector can be seen; with no traffic yet its series are not there either",
-                fix="give the engine's start-up log, or open /server_info with VLLM_SERVER_DEV_MODE=1",
+                fix=effective.how_to_see(facts.engine),
             )
             return
         values = {"configured": found.value or "none", "origin": found.origin}

@@ -45,22 +45,24 @@ class Heartbeat(Check):
             yield self.unknown(
                 subject,
                 f"the {'reap timeout' if reap is None else 'heartbeat interval'} is not known",
-                fix="give the engine's start-up log, or open /server_info with VLLM_SERVER_DEV_MODE=1",
+                fix=effective.how_to_see(facts.engine),
             )
             return
+        told = effective.set_seconds(beat.value)
         values = {
-            "configured": f"{beat.value:g} s",
-            "effective": f"reaped after {reap:g} s",
+            "configured": effective.set_seconds(beat.value),
+            "effective": f"reaped after {effective.set_seconds(reap)}",
             "origin": f"{beat.origin}; /config of the server",
         }
         if 3 * beat.value > reap:
             yield self.fail(
                 subject,
-                f"3 × {beat.value:g} s = {3 * beat.value:g} s exceeds the reap timeout of {reap:g} s",
+                f"3 × {beat.value:g} s = {effective.set_seconds(3 * beat.value)} exceeds the reap timeout of "
+                f"{effective.set_seconds(reap)}",
                 title="A living engine may be taken for dead",
                 fix=f"lmcache server --worker-reap-timeout-seconds {max(30, int(3 * beat.value + 1))}, or a shorter "
                 '"lmcache.mp.heartbeat_interval"',
                 **values,
             )
         else:
-            yield self.ok(subject, f"a heartbeat every {beat.value:g} s, reaped after {reap:g} s", **values)
+            yield self.ok(subject, f"a heartbeat every {told}, reaped after {effective.set_seconds(reap)}", **values)

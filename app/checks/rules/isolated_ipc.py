@@ -32,7 +32,7 @@ class IsolatedIpc(Check):
             yield self.unknown(
                 subject,
                 f"{'on' if theirs else 'off'} at the server; the engine does not tell",
-                fix="give the engine's start-up log, or open /server_info with VLLM_SERVER_DEV_MODE=1",
+                fix=effective.how_to_see(facts.engine),
                 configured=theirs,
             )
             return

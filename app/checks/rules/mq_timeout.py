@@ -32,18 +32,19 @@ class MqTimeout(Check):
             yield self.unknown(
                 subject,
                 "the engine does not tell its mq_timeout",
-                fix="give the engine's start-up log, or open /server_info with VLLM_SERVER_DEV_MODE=1",
+                fix=effective.how_to_see(facts.engine),
             )
             return
+        told = effective.set_seconds(wait.value)
         values = {
-            "configured": f"{wait.value:g} s",
-            "effective": "no load timeout" if load is None else f"load timeout {load:g} s",
+            "configured": effective.set_seconds(wait.value),
+            "effective": "no load timeout" if load is None else f"load timeout {effective.set_seconds(load)}",
             "origin": f"{wait.origin}; /config of the server",
         }
         if load is not None and wait.value <= load:
             yield self.fail(
                 subject,
-                f"mq_timeout {wait.value:g} s ends before the load timeout of {load:g} s",
+                f"mq_timeout {told} ends before the load timeout of {effective.set_seconds(load)}",
                 title="The engine gives up before L2 may",
                 fix=f'"lmcache.mp.mq_timeout": {max(60, int(load * 3))} at the engine, or a shorter '
                 "--l2-prefetch-load-timeout",
@@ -52,7 +53,7 @@ class MqTimeout(Check):
         elif load is not None and wait.value < 2 * load:
             yield self.warn(
                 subject,
-                f"mq_timeout {wait.value:g} s is less than twice the load timeout of {load:g} s",
+                f"mq_timeout {told} is less than twice the load timeout of {effective.set_seconds(load)}",
                 title="The two timeouts are close together",
                 fix=f'"lmcache.mp.mq_timeout": {int(load * 3)} at the engine',
                 **values,
@@ -60,11 +61,11 @@ class MqTimeout(Check):
         elif wait.value < 10:
             yield self.warn(
                 subject,
-                f"mq_timeout {wait.value:g} s: registering a large KV cache takes longer on a busy host",
+                f"mq_timeout {told}: registering a large KV cache takes longer on a busy host",
                 title="The engine gives up early",
                 fix='"lmcache.mp.mq_timeout": 60 at the engine',
                 **values,
             )
         else:
             stuck = "" if load is not None else "; a stuck L2 holds a request that long"
-            yield self.ok(subject, f"mq_timeout {wait.value:g} s, {values['effective']}{stuck}", **values)
+            yield self.ok(subject, f"mq_timeout {told}, {values['effective']}{stuck}", **values)

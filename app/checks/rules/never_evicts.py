@@ -47,7 +47,9 @@ class NeverEvicts(Check):
 
     def _unbounded(self, store: StoreSide, kind: str) -> Finding:
         known = "no enabled cleanup policy removes by age, capacity or free space"
-        if store.policies is None:
+        if not store.policies_known:
+            known = "and no panel was asked whether a cleanup policy bounds it"
+        elif store.policies is None:
             known = "and no store of the panel stands for this directory"
         free = store.free_bytes
         share = free / store.total_bytes if free is not None and store.total_bytes else None

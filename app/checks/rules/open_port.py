@@ -49,6 +49,8 @@ class OpenPort(Check):
                 fix=f"--no-run-script-api-enabled; {fix}",
                 **values,
             )
+        elif reach != "loopback" and server.key_refused and not server.answers_from:
+            yield self.ok(server.name, f"listens on {host}, and asks for a key beyond loopback", **values)
         elif reach == "all" and self._in_bridge(facts, server):
             yield self.warn(
                 server.name,

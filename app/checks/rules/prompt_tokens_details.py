@@ -28,7 +28,11 @@ class PromptTokensDetails(Check):
             on, origin = engine.arguments.get("enable_prompt_tokens_details") == "true", "command line of the engine"
         fix = "vllm serve --enable-prompt-tokens-details"
         if on is None:
-            yield self.unknown(engine.name, "no endpoint tells it", fix=f"give the engine's start-up log, or {fix}")
+            yield self.unknown(
+                engine.name,
+                "no endpoint tells it",
+                fix=f"give the engine's start-up log (--log FILE, or paste it on the checks page), or {fix}",
+            )
         elif on:
             yield self.ok(engine.name, "on", configured=True, origin=origin)
         else:

@@ -18,7 +18,9 @@ class Reachable(Check):
     def check(self, facts: Facts) -> Iterable[Finding]:
         server, engine = facts.server, facts.engine
         if server is not None and not server.planned:
-            if not server.reachable:
+            if server.mistaken_for is not None:
+                yield self._mistaken(facts, server.name, server.mistaken_for, wanted="cache server")
+            elif not server.reachable:
                 yield self.fail(
                     server.name,
                     (server.status_reason or server.config_reason or "no answer")
@@ -30,7 +32,9 @@ class Reachable(Check):
             else:
                 yield self.ok(server.name, "answers", effective="answers")
         if engine is not None and not engine.planned:
-            if not engine.reachable:
+            if engine.mistaken_for is not None:
+                yield self._mistaken(facts, engine.name, engine.mistaken_for, wanted="engine")
+            elif not engine.reachable:
                 yield self.fail(
                     engine.name,
                     (engine.metrics_reason or engine.facts_reason or "no answer")
@@ -41,6 +45,20 @@ class Reachable(Check):
                 )
             else:
                 yield self.ok(engine.name, "answers", effective="answers")
+
+    def _mistaken(self, facts: Facts, subject: str, found: str, *, wanted: str) -> Finding:
+        sides = (facts.server, facts.engine)
+        both = all(side is not None and side.mistaken_for is not None for side in sides)
+        port = "its HTTP port, 8080 by default" if wanted == "cache server" else "its API port, 8000 by default"
+        return self.fail(
+            subject,
+            f"{found} answers there, no {wanted}",
+            title=f"The address of the {wanted} is that of {found}",
+            fix="swap the two addresses" if both else f"give the {wanted}'s own address ({port})",
+            configured=subject,
+            effective=found,
+            origin="what answers there",
+        )
 
 
 def _last_words(problem: str | None) -> str:

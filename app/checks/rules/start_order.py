@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.checks.base import Check, Finding
+from app.checks.effective import human_seconds
 from app.checks.facts import Container, Facts
 
 
@@ -69,7 +70,7 @@ class StartOrder(Check):
         if later > 0:
             yield self.warn(
                 facts.pair_name,
-                f"the server started {later:.0f} s after the engine: the engine had to find it again",
+                f"the server started {human_seconds(round(later))} after the engine: the engine had to find it again",
                 title="The server was restarted under the engine",
                 fix="after a restart of the server look that the engine is registered again; else restart the engine",
                 effective="server after engine",

@@ -39,7 +39,7 @@ class TransferMode(Check):
             yield self.unknown(
                 subject,
                 f"the server wants {theirs}; the engine does not tell its mode",
-                fix="give the engine's start-up log, or open /server_info with VLLM_SERVER_DEV_MODE=1",
+                fix=effective.how_to_see(facts.engine),
                 configured=theirs,
             )
             return

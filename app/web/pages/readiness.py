@@ -13,10 +13,17 @@ from app.web.contexts import Crumb
 from app.web.frame import ViewerFrame
 from app.web.table_state import TableState
 
-router = APIRouter(prefix="/acceptance/readiness")
+router = APIRouter()
 
 
-@router.get("")
+@router.get("/readiness")
+def readiness_address(frame: ViewerFrame) -> Response:
+    """The address that people type, and the API has: it leads to the page."""
+    query = frame.request.url.query
+    return frame.done("/acceptance/readiness" + (f"?{query}" if query else ""))
+
+
+@router.get("/acceptance/readiness")
 def readiness_page(
     frame: ViewerFrame, paging: PageQuery, engine_id: Annotated[str, Query(max_length=40)] = ""
 ) -> Response:

@@ -15,6 +15,7 @@ from app.sizing.service import SizingService
 from app.web.forms import FormState
 from app.web.frame import FormValues, Frame, OperatorFrame, Values, ViewerFrame, build_input, one
 from app.web.setup_contexts import SizingPage
+from app.wording import json_trouble
 
 router = APIRouter(prefix="/sizing")
 
@@ -100,7 +101,7 @@ def _body(values: Values) -> dict[str, Any]:
         try:
             model["config"] = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InvalidInput.field("config", f"is no JSON ({str(error)[:120]})") from None
+            raise InvalidInput.field("config", f"{json_trouble(error)}; paste the whole config.json") from None
         if not isinstance(model["config"], dict):
             raise InvalidInput.field("config", "is no JSON object; paste the model's config.json")
     tiers = {

@@ -113,6 +113,13 @@ class TestLimits:
         assert "'owner'" in problems["role"]
         assert "colour" in problems
 
+    def test_a_body_that_is_no_json_says_why(self, panel: Panel) -> None:
+        answer = panel.client().post(
+            "/api/v1/tokens", content=b'{"name": x}', headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 422
+        assert answer.json()["errors"] == [{"field": "body", "message": "is no valid JSON (Expecting value)"}]
+
     @pytest.mark.parametrize("ident", ["0", "99999", "abc", "1e3", "-1", "9" * 40, "%00", "1 or 1=1"])
     def test_an_id_that_names_nothing_is_404_however_formed(self, panel: Panel, ident: str) -> None:
         client = panel.client()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.checks.facts import Container, Facts, HostMemory, OtherUser, WriteProbe
+from app.checks.facts import Container, EngineSide, Facts, HostMemory, OtherUser, ServerSide, WriteProbe
 from app.lmcache.in_process import parse_in_process
 from app.lmcache.in_process_log import parse_in_process_log
 from app.lmcache.kv_layout import KVLayout, ObjectGroup
@@ -53,6 +53,20 @@ def _hybrid(chunk: int = 784, **more: object) -> Facts:
         ),
     )
     return replace(pair, stores=(store(record_sizes=()),))
+
+
+def _engine_start() -> float:
+    start = engine().process_start
+    assert start is not None
+    return start
+
+
+def _mistaken_server() -> ServerSide:
+    return ServerSide("cache-a", url="http://127.0.0.1:8000", local=True, mistaken_for="a vLLM engine")
+
+
+def _mistaken_engine() -> EngineSide:
+    return EngineSide("engine-a", url="http://127.0.0.1:8080", local=True, mistaken_for="an LMCache cache server")
 
 
 def _options(**options: object) -> Facts:
@@ -109,6 +123,14 @@ CASES = [
     Case("reachable", "ok", facts),
     Case("reachable", "fail", lambda: facts(server=server(reachable=False)), "", "8080"),
     Case("reachable", "fail", lambda: facts(engine=engine(reachable=False)), "", "8000"),
+    Case(
+        "reachable",
+        "fail",
+        lambda: facts(server=_mistaken_server(), engine=_mistaken_engine()),
+        "a vLLM engine answers there, no cache server",
+        "swap the two addresses",
+    ),
+    Case("reachable", "fail", lambda: facts(server=_mistaken_server()), "a vLLM engine", "8080 by default"),
     Case("engine_registered", "ok", facts, MODEL),
     Case(
         "engine_registered",
@@ -214,6 +236,12 @@ CASES = [
     Case(
         "start_order",
         "warn",
+        lambda: facts(server=server(metrics={"process_start_time": _engine_start() + 90 * 60})),
+        "started 90 min after",
+    ),
+    Case(
+        "start_order",
+        "warn",
         lambda: facts(server=server(metrics={"process_start_time": 1.9e9})),
         "after the engine",
     ),
@@ -232,7 +260,7 @@ CASES = [
     ),
     Case("start_order", "fail", lambda: replace(_boxes({"has_health_check": False}), server=None), "no healthcheck"),
     Case("start_order", "ok", lambda: replace(_boxes(), server=None), "waits for a healthy server"),
-    Case("mq_timeout", "ok", facts, "300 s"),
+    Case("mq_timeout", "ok", facts, "5 min (300 s)"),
     Case(
         "mq_timeout",
         "fail",
@@ -248,7 +276,7 @@ CASES = [
     ),
     Case("mq_timeout", "warn", lambda: _options(mq_timeout=5)),
     Case("heartbeat", "ok", facts, "every 10 s"),
-    Case("heartbeat", "fail", lambda: _options(heartbeat_interval=60), "180 s exceeds"),
+    Case("heartbeat", "fail", lambda: _options(heartbeat_interval=60), "3 min (180 s) exceeds"),
     Case(
         "heartbeat", "warn", lambda: facts(server=server(config={"worker_reap_timeout_seconds": 0.0})), "never dropped"
     ),
@@ -439,6 +467,15 @@ CASES = [
     ),
     Case("growth_bounded", "ok", facts, "keep the disk free"),
     Case("growth_bounded", "warn", lambda: facts(stores=(store(policies=()),)), "no enabled cleanup policy"),
+    Case(
+        "growth_bounded", "warn", lambda: facts(stores=(store(policies=None),)), "no store of the panel stands for this"
+    ),
+    Case(
+        "growth_bounded",
+        "warn",
+        lambda: facts(stores=(store(policies=None, policies_known=False),)),
+        "no panel was asked",
+    ),
     Case("growth_bounded", "fail", lambda: facts(stores=(store(policies=(), free_bytes=50 * GIB),)), "50 GiB free"),
     Case(
         "growth_bounded",
@@ -541,6 +578,12 @@ CASES = [
         lambda: facts(server=server(config={"http_host": "0.0.0.0"}, answers_from=("203.0.113.5:8080",))),
         "203.0.113.5",
         "--http-host 127.0.0.1",
+    ),
+    Case(
+        "open_port",
+        "ok",
+        lambda: facts(server=server(config={"http_host": "0.0.0.0"}, answers_from=(), key_refused=True)),
+        "asks for a key",
     ),
     Case("open_port", "warn", lambda: facts(server=server(config={"http_host": "10.0.0.7"})), "clear the cache"),
     Case("open_port", "fail", lambda: facts(server=server(config={"http_host": "8.8.8.8"})), "8.8.8.8"),

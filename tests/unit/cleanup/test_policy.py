@@ -85,6 +85,13 @@ class TestSelect:
         spec = parse_spec({"select": [{"kind": "incompatible", "reasons": ["model_not_served"]}]})
         assert spec.reasons_of("incompatible") == {"model_not_served"}
 
+    def test_what_may_be_chosen_is_told_in_words_of_a_form_and_of_the_api(self) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            parse_spec({"select": []})
+        message = caught.value.errors[0].message
+        assert message.startswith("choose at least one kind of record to remove: incompatible, corrupt, ")
+        assert "{" not in message
+
     @pytest.mark.parametrize(
         ("select", "field"),
         [

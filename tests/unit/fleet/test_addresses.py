@@ -42,6 +42,11 @@ class TestRefused:
         ("entered", "words"),
         [
             ("127.0.0.1:8080", "write http://127.0.0.1:8080"),
+            ("htp:/x", "is no address; write it like http://host:8080"),
+            ("http:/host", "is no address"),
+            ("host:port:8080", "is no address"),
+            ("//host:8080/x", "write http://host:8080/x"),
+            ("[::1]:8080", "write http://[::1]:8080"),
             ("ftp://host", "http:// or https://"),
             ("file:///etc/passwd", "http:// or https://"),
             ("http://", "no host"),

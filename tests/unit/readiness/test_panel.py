@@ -90,6 +90,13 @@ def same_origin(site: Site) -> dict[str, str]:
     return {"sec-fetch-site": "same-origin"}
 
 
+def test_readiness_has_an_address_of_its_own(site: Site) -> None:
+    answer = site.browser.get("/readiness", params={"engine_id": site.engine}, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"].endswith(f"/acceptance/readiness?engine_id={site.engine}")
+    assert "Readiness" in site.browser.get("/readiness", follow_redirects=True).text
+
+
 def test_reports(site: Site) -> None:
     for form, media in (("json", "application/json"), ("md", "text/markdown"), ("html", "text/html")):
         answer = site.admin.get(f"/api/v1/engines/{site.engine}/readiness/report.{form}")

@@ -174,9 +174,12 @@ class TestDisk:
     def test_a_bound_makes_it_ready(self, bound: dict[str, object]) -> None:
         assert parts.disk([replace(STORE, **bound)]).state == "ready"  # type: ignore[arg-type]
 
-    def test_a_disk_that_lasts_is_ready(self) -> None:
-        assert parts.disk([replace(STORE, full_in_hours=2000.0)]).state == "ready"
-        assert parts.disk([replace(STORE, growth_per_hour=0.0, full_in_hours=None)]).state == "ready"
+    def test_a_disk_that_lasts_is_not_ready_while_nothing_bounds_it(self) -> None:
+        for lasts in ({"full_in_hours": 2000.0}, {"growth_per_hour": 0.0, "full_in_hours": None}):
+            part = parts.disk([replace(STORE, **lasts)])  # type: ignore[arg-type]
+            assert part.state == "unknown"
+            assert "nothing bounds it" in part.text
+            assert "policy" in part.action
 
     def test_growth_not_known(self) -> None:
         assert parts.disk([replace(STORE, growth_per_hour=None, full_in_hours=None)]).state == "unknown"
