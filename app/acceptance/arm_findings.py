@@ -196,4 +196,4 @@ def _foreign(arm: ArmEvidence, totals: Totals) -> list[Finding]:
                 "foreign_traffic", "invalid", f"{text}, and the evidence rests on its counters", fixes.ALONE, arm.name
             )
         ]
-    return [Finding("foreign_traffic", "warning", text, None, arm.name)]
+    return [Finding("foreign_traffic", "warning", text, fixes.NEIGHBOURS, arm.name)]

@@ -27,6 +27,7 @@ from app.acceptance.prompts import Prompt, salt
 from app.acceptance.restarts import Restarts
 from app.acceptance.stack import Asked, RunStopped, Stack
 from app.acceptance.tolerance import Mode, Tolerance, fix_tolerance, noise_floor
+from app.acceptance.workload import fits_mixed, fits_shared
 from app.lmcache.metrics import ServerMetrics
 
 
@@ -288,7 +289,9 @@ class Conduct:
 
     async def _mixed(self, prompts: Sequence[Prompt], probe: Prompt, reference: AnswerSet) -> None:
         """Heads from the GPU cache, the rest from the cache server."""
-        fit = [p for p in prompts if (self._length(p) or 0) >= 2 * self._chunk and _head(p, self._chunk) is not None]
+        fit = [
+            p for p in prompts if fits_mixed(self._length(p) or 0, self._chunk) and _head(p, self._chunk) is not None
+        ]
         reset, _ = await self._emptied_l0(probe, "mixed")
         for prompt in fit:
             head = _head(prompt, self._chunk)
@@ -299,7 +302,7 @@ class Conduct:
 
     async def _shared_prefix(self, prompts: Sequence[Prompt], probe: Prompt) -> None:
         """The same documents with other questions: cold under their own salts first, then behind the old records."""
-        fit = [p for p in prompts if p.other is not None and (p.shared_tokens or 0) >= self._chunk]
+        fit = [p for p in prompts if p.other is not None and fits_shared(p.shared_tokens, self._chunk)]
         cold: list[Asked] = []
         for prompt in fit:
             assert prompt.other is not None

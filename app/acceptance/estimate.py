@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.acceptance.facts import batch_room
 from app.acceptance.finding import CACHE_ARMS
-from app.acceptance.profiles import PROFILES
-from app.acceptance.prompts import plan_probe, plan_prompts
+from app.acceptance.profiles import PROFILES, ProfileNumbers
+from app.acceptance.prompts import batched, plan_probe, plan_prompts, room_for_prompts, shared_at_least
 from app.acceptance.schemas import EstimateView
+from app.acceptance.workload import PlannedShape, workload
 from app.fleet.schemas import EngineView, ServerView
 
 #: Characters of an own prompt taken as one token, where nobody has counted them yet.
@@ -22,16 +24,15 @@ def estimate(
     numbers = PROFILES[frozen["profile"]]
     chunk = server.chunk_size or 256
     longest = None if engine.max_model_len is None else engine.max_model_len - numbers.max_tokens
-    if frozen["prompts"]:
-        lengths = [max(1, len(p["prompt"]) // _CHARACTERS_PER_TOKEN) for p in frozen["prompts"]]
-    else:
-        lengths = [p.tokens for p in plan_prompts(numbers, chunk, longest=longest, lengths=frozen["lengths"])]
     arms = list(frozen["arms"])
-    repeats = min(numbers.repeated_prompts, len(lengths)) * numbers.repeats
-    # Arms with variants ask their prompts twice: cold for the reference, then behind the old records.
-    asked = len(arms) + sum(1 for a in arms if a in ("mixed", "shared_prefix", "changed_head", "cross_engine"))
-    probe = plan_probe(chunk, 0, longest).tokens
-    tokens = asked * sum(lengths) + sum(sorted(lengths)[:repeats]) + (len(arms) + 1) * probe
+    shapes = _shapes(frozen, numbers, chunk, longest)
+    work = workload(
+        arms,
+        batched(shapes, [s.length + numbers.max_tokens for s in shapes], _room(engine, server, chunk)),
+        numbers,
+        chunk,
+        probe_tokens=plan_probe(chunk, 0, longest).tokens,
+    )
     warnings: list[str] = []
     if server.chunk_size is None:
         warnings.append("the server's chunk size is not known yet; 256 is assumed")
@@ -41,12 +42,39 @@ def estimate(
         warnings.append(f"the engine serves {engine.running or 0} requests just now")
     return EstimateView(
         arms=arms,
-        prompts=len(lengths),
-        requests=asked * len(lengths) + repeats + len(arms) + 1,
-        prompt_tokens=tokens,
-        seconds=_seconds(tokens, past_arms),
+        prompts=len(shapes),
+        requests=work.requests,
+        compared=work.compared,
+        prompt_tokens=work.prompt_tokens,
+        seconds=_seconds(work.prompt_tokens, past_arms),
         disturbs=_disturbs(arms, frozen),
         warnings=warnings,
+    )
+
+
+def _shapes(frozen: Mapping[str, Any], numbers: ProfileNumbers, chunk: int, longest: int | None) -> list[PlannedShape]:
+    chat = frozen["api"] == "chat"
+    if frozen["prompts"]:
+        lengths = [max(1, len(p["prompt"]) // _CHARACTERS_PER_TOKEN) for p in frozen["prompts"]]
+        return [PlannedShape(n, None, has_head=not chat) for n in lengths]
+    planned = plan_prompts(numbers, chunk, longest=longest, lengths=frozen["lengths"])
+    # What texts share only the tokenizer could tell, so a run leaves their variants out, too.
+    return [PlannedShape(p.tokens, None if chat else shared_at_least(p), has_head=not chat) for p in planned]
+
+
+def _room(engine: EngineView, server: ServerView, chunk: int) -> int | None:
+    """Prompt tokens of one batch, by the last polls."""
+    live = [x for x in server.layouts if x.live]
+    mine = [x for x in live if x.model_name in engine.model_roots] or (live if len(live) == 1 else [])
+    return room_for_prompts(
+        batch_room(
+            l0_tokens=engine.l0.capacity_tokens,
+            l1_bytes=server.l1.capacity_bytes,
+            l1_watermark=server.l1.trigger_watermark,
+            bytes_per_token=mine[0].bytes_per_token if mine else None,
+            ranks=mine[0].world_size if mine else 1,
+        ),
+        chunk,
     )
 
 

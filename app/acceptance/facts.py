@@ -76,15 +76,15 @@ class Facts:
         return None if self.engine_start is None else f"process started at {self.engine_start:.3f}"
 
     def batch_tokens(self) -> int | None:
-        """Prompt tokens that fit L0 and L1 together with room to spare: half of the smaller one."""
-        limits: list[float] = []
-        if self.l0_tokens:
-            limits.append(self.l0_tokens)
-        per_token = self.layout.bytes_per_token if self.layout is not None else None
-        if self.l1_bytes and per_token:
-            ranks = self.layout.world_size if self.layout is not None else 1
-            limits.append(self.l1_bytes * (self.l1_watermark or 0.8) / (per_token * max(1, ranks)))
-        return max(1, int(min(limits) * 0.5)) if limits else None
+        """Prompt tokens of one batch."""
+        layout = self.layout
+        return batch_room(
+            l0_tokens=self.l0_tokens,
+            l1_bytes=self.l1_bytes,
+            l1_watermark=self.l1_watermark,
+            bytes_per_token=None if layout is None else layout.bytes_per_token,
+            ranks=1 if layout is None else layout.world_size,
+        )
 
     def frozen(self) -> dict[str, Any]:
         """JSON for the run: what history is compared by, then what only explains."""
@@ -108,6 +108,23 @@ class Facts:
             "server_start": self.server_start,
             "load": {"running": self.running, "waiting": self.waiting},
         }
+
+
+def batch_room(
+    *,
+    l0_tokens: int | None,
+    l1_bytes: int | None,
+    l1_watermark: float | None,
+    bytes_per_token: float | None,
+    ranks: int,
+) -> int | None:
+    """Prompt tokens that fit L0 and L1 together with room to spare: half of the smaller one."""
+    limits: list[float] = []
+    if l0_tokens:
+        limits.append(l0_tokens)
+    if l1_bytes and bytes_per_token:
+        limits.append(l1_bytes * (l1_watermark or 0.8) / (bytes_per_token * max(1, ranks)))
+    return max(1, int(min(limits) * 0.5)) if limits else None
 
 
 def default_mode(facts: Facts) -> Mode:

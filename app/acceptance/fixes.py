@@ -48,6 +48,11 @@ ALONE = (
     "Run the test while nobody else uses the engine, or let it report per-request numbers "
     "(--enable-prompt-tokens-details)."
 )
+NEIGHBOURS = (
+    "Nothing has to be done for the verdict: every request of the run is judged by its own numbers, which others do "
+    "not touch. Times to first token may be longer than on an idle engine: to compare them, repeat the run while "
+    "nobody else uses it."
+)
 NOT_STORED = (
     "Check that the engine is registered at this server, that its connector may write (kv_role kv_both), and that no "
     "quota refuses new cache salts."

@@ -20,6 +20,8 @@ from app.acceptance.prompts import (
     own_prompt,
     plan_probe,
     plan_prompts,
+    room_for_prompts,
+    shared_at_least,
     texts_of,
     with_nonce,
     words_for,
@@ -27,6 +29,7 @@ from app.acceptance.prompts import (
 )
 from app.acceptance.restarts import Hook
 from app.acceptance.stack import RunStopped, Stack
+from app.acceptance.workload import fits_shared
 from app.errors import TargetError
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 
@@ -67,10 +70,15 @@ async def prepare(given: RunInput, stack: Stack, facts: Facts) -> Prepared:
     tokenizer = Tokenizer(stack.vllm, stack.model, given.plan.run_key)
     planned = () if given.own else plan_prompts(numbers, facts.chunk_size, longest=longest, lengths=given.lengths)
     try:
-        prompts = [*_own(given, chat), *await _built(planned, tokenizer, numbers.max_tokens, chat=chat)]
+        built = await _built(planned, tokenizer, numbers.max_tokens, chat=chat)
+        # A prompt so short that the tokenizer decides whether its variant shares a chunk has none: the run then makes
+        # exactly the requests that were told before it.
+        sure = [fits_shared(shared_at_least(p), facts.chunk_size) for p in planned]
+        built = [p if has else replace(p, other=None) for p, has in zip(built, sure, strict=True)]
+        prompts = [*_own(given, chat), *built]
         prompts = [await tokenizer.measure(p) for p in prompts]
-        room = facts.batch_tokens()
-        groups = batches(prompts, tokens_per_batch=None if room is None else max(1, room - 4 * facts.chunk_size))
+        room = room_for_prompts(facts.batch_tokens(), facts.chunk_size)
+        groups = batches(prompts, tokens_per_batch=room)
         extra = [plan_probe(facts.chunk_size, i, longest) for i in range(len(groups) + 1)]
         probes = [
             replace(p, probe=True, max_tokens=1, other=None, changed=None)

@@ -12,7 +12,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from app.acceptance.profiles import Kind, ProfileNumbers, Sizing
 from app.acceptance.scoring import Scoring
@@ -23,6 +23,7 @@ _SUBJECTS = ("The clerk", "A courier", "The keeper", "One of the guards", "The c
 _VERBS = ("carried", "counted", "repaired", "painted", "inspected", "moved", "forgot", "described")
 _OBJECTS = ("the ladders", "two lamps", "a crate of nails", "the ledger", "some rope", "the spare keys", "the benches")
 _ENDINGS = ("before noon", "after the rain", "near the well", "without a word", "for the third time", "at dusk")
+T = TypeVar("T")
 #: Salts are tk-<run>-<prompt>; letters, digits and dashes only, so that they are safe in every record name.
 SALT_PREFIX = "tk-"
 
@@ -294,19 +295,37 @@ def plan_probe(chunk_size: int, index: int, longest: int | None) -> Planned:
     )
 
 
+def shared_at_least(planned: Planned) -> int:
+    """Tokens that a built-in prompt surely shares with its variant: all but the question, by a generous count."""
+    parts = write_text(planned.sizing.kind, planned.seed, 1)
+    # A word of the questions is two tokens at most, with its punctuation; where the facts do not fit either, the
+    # prompt is filler alone and only its last token differs.
+    question, planted = (2 * len(text.split()) for text in (parts.question, parts.planted))
+    return planned.tokens - 1 - (question if planned.tokens > question + planted + 2 else 0)
+
+
+def room_for_prompts(batch_tokens: int | None, chunk_size: int) -> int | None:
+    """What a batch leaves to its prompts: the probe and the variants lie in the caches too."""
+    return None if batch_tokens is None else max(1, batch_tokens - 4 * chunk_size)
+
+
 def batches(
     prompts: Sequence[Prompt], *, tokens_per_batch: int | None, fallback_tokens: int = 1000
 ) -> tuple[tuple[Prompt, ...], ...]:
     """Prompts in groups whose tokens (answers included) fit the caches at once; each group holds at least one."""
-    groups: list[tuple[Prompt, ...]] = []
-    current: list[Prompt] = []
+    return batched(prompts, [(p.tokens or fallback_tokens) + p.max_tokens for p in prompts], tokens_per_batch)
+
+
+def batched(items: Sequence[T], sizes: Sequence[int], room: int | None) -> tuple[tuple[T, ...], ...]:
+    """Items in groups of at most `room` in order; each group holds at least one."""
+    groups: list[tuple[T, ...]] = []
+    current: list[T] = []
     used = 0
-    for prompt in prompts:
-        size = (prompt.tokens or fallback_tokens) + prompt.max_tokens
-        if current and tokens_per_batch is not None and used + size > tokens_per_batch:
+    for item, size in zip(items, sizes, strict=True):
+        if current and room is not None and used + size > room:
             groups.append(tuple(current))
             current, used = [], 0
-        current.append(prompt)
+        current.append(item)
         used += size
     if current:
         groups.append(tuple(current))

@@ -7,6 +7,7 @@ trouble with a target end in a verdict, only a cancel ends in none.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +29,7 @@ from app.acceptance.restarts import Restarts
 from app.acceptance.results import TITLES, ArmResult, shown_tokens
 from app.acceptance.stack import Pace, RunStopped, Stack
 from app.acceptance.verdict import RunEvidence, Verdict, verdict
+from app.acceptance.workload import BuiltShape, workload
 from app.clock import Clock
 from app.errors import TargetError, TierkeeperError
 from app.fleet.targets import EngineTarget, ServerTarget
@@ -86,6 +88,8 @@ class Run:
         self._open = openers or Openers()
         self._done: dict[str, int] = {}
         self._total = 0
+        self._sent = 0
+        self._counting = threading.Lock()  # requests of one condition may be answered at once
         self._last_progress = 0.0
         self._before: Facts | None = None
         self._after: Facts | None = None
@@ -142,7 +146,8 @@ class Run:
             async with self._step("prompts"):
                 ready = await prepare(self._in, stack, facts)
                 self._prompts = [p for group in ready.groups for p in group]
-                self._total = len(self._prompts) * len(plan.arms)
+                shapes = [[BuiltShape(p) for p in group] for group in ready.groups]
+                self._total = workload(plan.arms, shapes, plan.numbers, facts.chunk_size or 1).requests
                 await asyncio.to_thread(self._recorder.prompts, self._stored_prompts(ready))
             assert facts.chunk_size is not None
             asking = Asking(
@@ -159,8 +164,8 @@ class Run:
             await conduct.warm_up(ready.warm_up)
             for index, (group, probe) in enumerate(zip(ready.groups, ready.probes, strict=True)):
                 await conduct.batch(group, probe, first=index == 0, last=index == len(ready.groups) - 1)
-            self._total = sum(self._done.values())  # some arms have fewer prompts than others
-            self._progress(self._total, self._total)
+            self._total = self._sent  # an engine that was restarted meanwhile was asked more
+            self._progress(self._sent, self._total)
             async with self._step("conclude"):
                 self._after, _, _ = await self._look(vllm, lmcache)
                 await self._read_tokens(stack)
@@ -189,6 +194,7 @@ class Run:
             clock=self._clock,
             pace=self._pace,
             use_salt=use_salt,
+            on_request=self._answered,
         )
 
     async def _reset_once(self, stack: Stack) -> None:
@@ -262,7 +268,12 @@ class Run:
     def _advance(self, arm: str, done: int) -> None:
         self._done[arm] = done
         self._recorder.advance(f"arm:{arm}", done)
-        self._progress(sum(self._done.values()), max(self._total, sum(self._done.values())))
+
+    def _answered(self) -> None:
+        """One more request was answered, whatever it was for."""
+        with self._counting:
+            self._sent += 1
+            self._progress(self._sent, max(self._total, self._sent))
 
     async def _read_tokens(self, stack: Stack) -> None:
         """What the tokens of the shown divergences read like: answers are compared by ids, people read texts."""

@@ -272,11 +272,13 @@ class AcceptanceRunView(WorkView):
 
 
 class EstimateView(ApiModel):
-    """What a run would take and disturb, for the start form."""
+    """What a run would take and disturb, for the start form. Of `requests`, `compared` stand in its table of
+    conditions; the others warm up, prove that caches were emptied, and repeat prompts."""
 
     arms: list[str]
     prompts: int
     requests: int
+    compared: int
     prompt_tokens: int
     seconds: float | None
     disturbs: list[str]

@@ -87,6 +87,8 @@ class Stack:
     clock: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
     use_salt: bool = True
+    #: Told of every request that was answered; it may write rows, so it is called in a thread.
+    on_request: Callable[[], None] = lambda: None
     #: Set when the run ends early: threads that walk directories or sum files then give up.
     stopping: threading.Event = field(default_factory=threading.Event)
     _next_look: float = 0.0
@@ -126,6 +128,7 @@ class Stack:
         )
         if before is not None:
             counts = await self._counted(counts, before)
+        await asyncio.to_thread(self.on_request)
         return Asked(
             prompt=prompt,
             salt=salt,

@@ -91,14 +91,6 @@ def percent(ratio: float) -> str:
     return f"{shown:.1f} %"
 
 
-def size(count: float) -> str:
-    """Bytes of disk: powers of ten."""
-    for unit, power in (("TB", 12), ("GB", 9), ("MB", 6), ("kB", 3)):
-        if abs(count) >= 10**power:
-            return f"{count / 10**power:.1f} {unit}"
-    return f"{count:.0f} B"
-
-
 def span(seconds: float) -> str:
     """``2 m 07 s``, ``3 h 10 m``, ``4 d 2 h``."""
     whole = max(0, round(seconds))

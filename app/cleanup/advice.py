@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from app.cleanup.plan import RELATIME_SECONDS, StoreFacts, Summary
 from app.cleanup.policy import PolicySpec
-from app.cleanup.quantities import human_age, human_size
+from app.cleanup.quantities import human_age
 from app.errors import FieldError, InvalidInput
+from app.sizes import disk_size
 
 #: A plan over more than this share of the store is pointed out.
 LARGE_SHARE = 0.3
@@ -51,18 +52,18 @@ def _about_goal(policy: PolicySpec, facts: StoreFacts, summary: Summary) -> list
             missing = summary.need.bytes - summary.freed_bytes
             reasons = []
             if facts.quarantine_bytes:
-                reasons.append(f"quarantine holds {human_size(facts.quarantine_bytes)} (purging frees it)")
+                reasons.append(f"quarantine holds {disk_size(facts.quarantine_bytes)} (purging frees it)")
             if summary.held_back:
                 held = sum(pair[1] for pair in summary.held_back.values())
-                reasons.append(f"{human_size(held)} are protected ({', '.join(sorted(summary.held_back))})")
+                reasons.append(f"{disk_size(held)} are protected ({', '.join(sorted(summary.held_back))})")
             if summary.limited:
                 reasons.append(f"limits.{summary.limited} stops it")
             if not reasons:
                 reasons.append("the rest of the file system is not this store's records")
-            found.append(f"The goal cannot be reached: {human_size(missing)} are missing; {'; '.join(reasons)}.")
+            found.append(f"The goal cannot be reached: {disk_size(missing)} are missing; {'; '.join(reasons)}.")
         elif facts.quarantine_bytes and summary.need is not None and summary.need.bytes:
             found.append(
-                f"Quarantine holds {human_size(facts.quarantine_bytes)}, which counts as used; purging it frees space "
+                f"Quarantine holds {disk_size(facts.quarantine_bytes)}, which counts as used; purging it frees space "
                 "without losing good records."
             )
     if summary.limited:

@@ -23,7 +23,6 @@ from app.cleanup.passes import Interrupted, PassDeps, RemovalPass
 from app.cleanup.planning import PlanMaker, spec_of
 from app.cleanup.policy import PolicySpec
 from app.cleanup.ports import Inventory
-from app.cleanup.quantities import human_size
 from app.cleanup.recovery import Recovery
 from app.cleanup.steps import Steps
 from app.cleanup.tables import CleanupRun, Plan, Policy
@@ -36,6 +35,7 @@ from app.fleet.service import FleetService
 from app.fleet.targets import StoreTarget
 from app.scheduling.runner import WorkContext
 from app.scheduling.work import FAILED, RUNNING, SUCCEEDED
+from app.sizes import disk_size
 
 
 class RunExecutor:
@@ -137,7 +137,7 @@ class RunExecutor:
         )
         clearing.announce()
         gone = passes.go(1)
-        size = human_size(deps.tally.removed_bytes)
+        size = disk_size(deps.tally.removed_bytes)
         steps.add("l2", "done", f"{gone} of {planned} planned records left the directory ({size})")
         return clearing.go()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.cleanup.policy import Select
-from app.cleanup.quantities import human_size
+from app.sizes import disk_size
 
 if TYPE_CHECKING:
     from app.cleanup.plan import StoreFacts
@@ -36,8 +36,8 @@ def capacity_need(item: Select | None, facts: StoreFacts) -> Need | None:
     if item.high.bytes is not None and item.low.bytes is not None:
         used = facts.bytes + facts.quarantine_bytes
         if used <= item.high.bytes:
-            return Need(0, "capacity", (f"The store holds {human_size(used)}, not more than {item.high}.",))
-        sentence = f"The store holds {human_size(used)}, more than {item.high}; down to {item.low}."
+            return Need(0, "capacity", (f"The store holds {disk_size(used)}, not more than {item.high}.",))
+        sentence = f"The store holds {disk_size(used)}, more than {item.high}; down to {item.low}."
         return Need(used - item.low.bytes, "capacity", (sentence,), used - item.high.bytes)
     if facts.fs_used is None or facts.fs_free is None or not facts.fs_used + facts.fs_free:
         return None
@@ -56,6 +56,6 @@ def floor_need(item: Select | None, facts: StoreFacts) -> Need | None:
         return None
     floor = item.floor.of(facts.fs_used + facts.fs_free)
     if facts.fs_free >= floor:
-        return Need(0, "free_space", (f"{human_size(facts.fs_free)} are free, not less than {item.floor}.",))
-    sentence = f"{human_size(facts.fs_free)} are free, less than {item.floor}."
+        return Need(0, "free_space", (f"{disk_size(facts.fs_free)} are free, not less than {item.floor}.",))
+    sentence = f"{disk_size(facts.fs_free)} are free, less than {item.floor}."
     return Need(floor - facts.fs_free, "free_space", (sentence,), floor - facts.fs_free)

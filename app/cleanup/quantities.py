@@ -87,16 +87,6 @@ def parse_amount(value: object, *, percent: bool = True) -> Amount:
     return Amount(size, None, text)
 
 
-def human_size(size: float) -> str:
-    """``12.3 GiB``: binary units with a space, for sentences."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} PiB"
-
-
 def human_age(seconds: float) -> str:
     """``45 s``, ``12 min``, ``5 h``, ``3 d``: one unit, rounded down."""
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.cleanup.quantities import human_size
+from app.sizes import disk_size
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ def _missed_goal(ended: Ended) -> str | None:
     shortfall = int(ended.goal["shortfall_bytes"])
     if shortfall:
         return (
-            f"The goal was not reached: {human_size(shortfall)} more would have to go, but nothing else may "
+            f"The goal was not reached: {disk_size(shortfall)} more would have to go, but nothing else may "
             "(see the plan's warnings). Purge quarantine, loosen protect, or add space."
         )
     # Deletions are rounded up to blocks in the plan only: what was skipped is what can be missing.
     if ended.deleted_bytes < min(must, planned):
         return (
-            f"The goal was not reached: {human_size(ended.deleted_bytes)} went, {human_size(must)} had to; "
+            f"The goal was not reached: {disk_size(ended.deleted_bytes)} went, {disk_size(must)} had to; "
             f"skipped: {', '.join(f'{n} {why}' for why, n in sorted(ended.skipped.items())) or 'none'}. Run it again."
         )
     return None

@@ -9,7 +9,6 @@ from app.cleanup.chunks import Chunk
 from app.cleanup.items import ItemRow
 from app.cleanup.policy import PolicySpec, cron_of
 from app.cleanup.presets import describe
-from app.cleanup.quantities import human_size
 from app.cleanup.schemas import (
     BlackoutView,
     Count,
@@ -40,6 +39,7 @@ from app.records.facts import display_name
 from app.scheduling.cron import next_firings
 from app.scheduling.schemas import Progress
 from app.scheduling.work import TERMINAL_STATES, WorkColumns
+from app.sizes import disk_size
 
 
 def work_fields(row: WorkColumns) -> dict[str, Any]:
@@ -231,11 +231,11 @@ def freed_note(measured: int, deleted: int) -> str:
 
     The file system is others', too: whatever they wrote or deleted meanwhile is in the difference.
     """
-    own = f"the run deleted {human_size(deleted)}" if deleted else "the run deleted nothing (quarantine frees nothing)"
+    own = f"the run deleted {disk_size(deleted)}" if deleted else "the run deleted nothing (quarantine frees nothing)"
     gap = measured - deleted
     if abs(gap) <= max(_NOISE, deleted // 20):
         return own
-    others = f"others {'freed' if gap > 0 else 'wrote'} about {human_size(abs(gap))} meanwhile"
+    others = f"others {'freed' if gap > 0 else 'wrote'} about {disk_size(abs(gap))} meanwhile"
     return f"{own}; {others}, so the difference says little of the run"
 
 

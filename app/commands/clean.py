@@ -18,13 +18,13 @@ import httpx
 from pydantic import ValidationError
 
 from app.cleanup.policy import DIRTY_REASONS
-from app.cleanup.quantities import human_size
 from app.cleanup.schemas import FilterPlanInput
 from app.commands import plan_listing
 from app.commands.accept import PanelUnreachable
 from app.commands.context import COMMAND_PRINCIPAL, command_services
 from app.errors import Conflict, FieldError, InvalidInput, NotFound, TierkeeperError
 from app.services import Services
+from app.sizes import disk_size
 
 EXIT_DONE, EXIT_NOT_REACHED, EXIT_TROUBLE = 0, 1, 3
 _EXIT = {
@@ -188,15 +188,15 @@ def _print_plan(made: Mapping[str, Any], items: list[Mapping[str, Any]]) -> None
     if made["state"] != "succeeded":
         print(f"plan {made['id']} {made['state']}: {made['error'] or ''}")
         return
-    print(f"plan {made['id']}: {made['records']} records, {human_size(made['bytes'])} would go")
+    print(f"plan {made['id']}: {made['records']} records, {disk_size(made['bytes'])} would go")
     for reason, count in sorted(made["by_reason"].items(), key=lambda pair: -pair[1]["bytes"]):
-        print(f"  {reason}: {count['records']} records, {human_size(count['bytes'])}")
+        print(f"  {reason}: {count['records']} records, {disk_size(count['bytes'])}")
     for reason, count in sorted(made["held_back"].items()):
-        print(f"  stays ({reason}): {count['records']} records, {human_size(count['bytes'])}")
+        print(f"  stays ({reason}): {count['records']} records, {disk_size(count['bytes'])}")
     if made["leaves"]:
         free = made["leaves"]["free_bytes"]
-        told = "free space unknown" if free is None else f"{human_size(free)} free"
-        print(f"  leaves {made['leaves']['records']} records, {human_size(made['leaves']['bytes'])}; {told}")
+        told = "free space unknown" if free is None else f"{disk_size(free)} free"
+        print(f"  leaves {made['leaves']['records']} records, {disk_size(made['leaves']['bytes'])}; {told}")
     for line in plan_listing.lines(items, made["records"]):
         print(f"  {line}")
     if DIRTY_REASONS & made["by_reason"].keys():
@@ -210,11 +210,11 @@ def _print_plan(made: Mapping[str, Any], items: list[Mapping[str, Any]]) -> None
 def _print_run(run: Mapping[str, Any]) -> None:
     word = run["verdict"] or run["state"]
     freed = run["freed_bytes_measured"]
-    told = "" if freed is None else f", free space {'+' if freed >= 0 else '−'}{human_size(abs(freed))}"
+    told = "" if freed is None else f", free space {'+' if freed >= 0 else '−'}{disk_size(abs(freed))}"
     removed = run["removed"]
-    print(f"{word}: run {run['id']} removed {removed['records']} records, {human_size(removed['bytes'])}{told}")
+    print(f"{word}: run {run['id']} removed {removed['records']} records, {disk_size(removed['bytes'])}{told}")
     for reason, count in sorted(run["by_reason"].items(), key=lambda pair: -pair[1]["bytes"]):
-        print(f"  {reason}: {count['records']} records, {human_size(count['bytes'])}")
+        print(f"  {reason}: {count['records']} records, {disk_size(count['bytes'])}")
     for reason, number in sorted(run["skipped"].items()):
         print(f"  skipped ({reason}): {number}")
     if run["in_quarantine"]["records"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -80,50 +80,84 @@ def _like(layouts: list[KVLayout], model: str, dtype: str) -> KVLayout:
     return replace(base, model_name=model, dtype=dtype, groups=groups)
 
 
+@dataclass(frozen=True)
+class WorkingDay:
+    """A minute of the invented day: prompt tokens a second, and what shares of them were found where."""
+
+    tokens: float
+    local: float  # from the engines' own caches
+    l2: float
+    missed: float  # computed again
+
+    @property
+    def l1(self) -> float:
+        return 1.0 - self.missed - self.l2
+
+
+def working_day(at: float, now: float, unrest: float) -> WorkingDay:
+    """The day as an office has it, in UTC, running into what the sandbox's own traffic does from `now` on.
+
+    New documents come in the morning and after lunch (more is computed again), the night repeats itself. Scales are
+    those of the sandbox, so that the charts show no step where the invention ends. `unrest` wanders around 0.
+    """
+    hour = at % DAY / 3600
+    day = sum(height * math.exp(-(((hour - peak) / width) ** 2)) for peak, height, width in _BUSY)
+    fresh = sum(height * math.exp(-(((hour - peak) / width) ** 2)) for peak, height, width in _FRESH)
+    near = min(1.0, max(0.0, 1.0 - (now - at) / 5400))  # of the last hour and a half, the present's part
+    load = (0.35 + day) * (1 - near) + 0.9 * near
+    missed = (0.06 + fresh) * (1 - near) + 0.11 * near
+    swing = math.sin(2 * math.pi * at / 900)  # the traffic's own breath
+    return WorkingDay(
+        tokens=max(30.0, 900.0 * load * (1 + 0.25 * swing + 0.4 * unrest)),
+        local=0.66 + 0.05 * unrest,
+        l2=0.14 + 0.03 * swing + 0.06 * unrest,
+        missed=max(0.02, missed + 0.12 * unrest),
+    )
+
+
+#: (hour of the day, height, width in hours)
+_BUSY = ((10.5, 0.6, 1.9), (15.0, 0.65, 2.2), (20.0, 0.2, 1.5))
+_FRESH = ((9.2, 0.14, 0.9), (13.8, 0.07, 0.7))
+
+
 def _samples(session: Any, server_id: int, engine_ids: list[int], now: float) -> Iterator[tuple[int, Any]]:
     rng = random.Random(11)  # noqa: S311
     times = range(int(now - DAY), int(now) - 120, STEP_SECONDS)
-    load = [0.55 + 0.35 * math.sin((t % DAY) / DAY * 2 * math.pi - 2.0) + rng.uniform(-0.08, 0.08) for t in times]
-    capacity = 6_291_456
+    unrest, days = 0.0, []
+    for at in times:
+        unrest = 0.93 * unrest + rng.gauss(0.0, 0.04)
+        days.append(working_day(float(at), now, unrest))
+    capacity, token_bytes, minute = 6_291_456, 256, float(STEP_SECONDS)
+    used = [min(0.83, 0.66 + 0.15 * ((i * 7) % 60) / 60) for i in range(len(days))]
     columns: dict[tuple[str, int, str], list[float]] = {}
 
     def column(kind: str, target: int, name: str, values: list[float]) -> None:
         columns[(kind, target, name)] = values
 
-    requested = [max(0.0, x) * 60 * 620 for x in load]
-    l1_share = [0.42 + 0.12 * math.sin(i / 90) + rng.uniform(-0.05, 0.05) for i in range(len(load))]
-    l2_share = [0.17 + 0.05 * math.sin(i / 140 + 1) + rng.uniform(-0.03, 0.03) for i in range(len(load))]
-    used = [min(0.83, 0.62 + 0.2 * ((i * 7) % 60) / 60) for i in range(len(load))]
-    column("server", server_id, "up", [1.0] * len(load))
-    column("server", server_id, "interval_seconds", [float(STEP_SECONDS)] * len(load))
+    column("server", server_id, "up", [1.0] * len(days))
+    column("server", server_id, "interval_seconds", [minute] * len(days))
     column("server", server_id, "l1_usage_ratio", used)
     column("server", server_id, "l1_used_bytes", [u * capacity for u in used])
-    column("server", server_id, "requested_tokens", requested)
-    column("server", server_id, "l1_hit_tokens", [r * s for r, s in zip(requested, l1_share, strict=True)])
-    column("server", server_id, "l2_hit_tokens", [r * s for r, s in zip(requested, l2_share, strict=True)])
-    column(
-        "server",
-        server_id,
-        "hit_tokens",
-        [r * (a + b) for r, a, b in zip(requested, l1_share, l2_share, strict=True)],
-    )
-    column("server", server_id, "l1_evicted_chunks", [max(0.0, x) * 14 for x in load])
-    column("server", server_id, "l2_store_bytes", [max(0.0, x) * 9_000_000 for x in load])
-    for share, engine_id in zip((0.7, 0.3), engine_ids, strict=True):
-        column("engine", engine_id, "up", [1.0] * len(load))
-        column("engine", engine_id, "interval_seconds", [float(STEP_SECONDS)] * len(load))
-        column("engine", engine_id, "local_tokens", [r * share * 0.3 for r in requested])
+    column("server", server_id, "requested_tokens", [d.tokens * minute for d in days])
+    column("server", server_id, "l1_hit_tokens", [d.tokens * minute * d.l1 for d in days])
+    column("server", server_id, "l2_hit_tokens", [d.tokens * minute * d.l2 for d in days])
+    column("server", server_id, "hit_tokens", [d.tokens * minute * (d.l1 + d.l2) for d in days])
+    column("server", server_id, "l1_evicted_chunks", [d.tokens * minute / 370 for d in days])
+    column("server", server_id, "l2_store_bytes", [d.tokens * minute * d.missed * token_bytes for d in days])
+    column("server", server_id, "retrieves_finished", [d.tokens * minute / 700 for d in days])
+    column("server", server_id, "cpu_seconds", [minute * (0.008 + d.tokens / 75_000) for d in days])
+    for share, engine_id in zip((0.55, 0.45), engine_ids, strict=True):
+        mine = [d.tokens * minute * share for d in days]
+        column("engine", engine_id, "up", [1.0] * len(days))
+        column("engine", engine_id, "interval_seconds", [minute] * len(days))
+        column("engine", engine_id, "kv_usage_ratio", [d.tokens * share / 30_000 for d in days])
+        column("engine", engine_id, "local_tokens", [n * d.local for n, d in zip(mine, days, strict=True)])
+        column("engine", engine_id, "recomputed_tokens", [n * d.missed for n, d in zip(mine, days, strict=True)])
         column(
             "engine",
             engine_id,
             "external_tokens",
-            [r * share * 0.7 * (a + b) for r, a, b in zip(requested, l1_share, l2_share, strict=True)],
-        )
-        column(
-            "engine",
-            engine_id,
-            "recomputed_tokens",
-            [r * share * 0.7 * (1 - a - b) for r, a, b in zip(requested, l1_share, l2_share, strict=True)],
+            [n * max(0.0, 1 - d.local - d.missed) for n, d in zip(mine, days, strict=True)],
         )
     for (kind, target, name), values in columns.items():
         row = session.scalar(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from app.cleanup.quantities import human_size
+from app.sizes import disk_size
 
 #: Records shown without --all.
 SHOWN = 30
@@ -33,4 +33,4 @@ def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
     what = item["class"] + (f"/{item['reason']}" if item["reason"] else "")
     used = max(item["accessed_at"], item["modified_at"])
     why = item["why"] + (" (delete)" if item["action"] == "delete" else "")
-    return item["name"], human_size(item["size_bytes"]), what, why, used[:19] + "Z"
+    return item["name"], disk_size(item["size_bytes"]), what, why, used[:19] + "Z"

@@ -18,6 +18,7 @@ from typing import Any
 from app.clock import system_clock
 from app.errors import InvalidInput, NotFound, TierkeeperError
 from app.settings import Settings, load_settings
+from app.sizes import disk_size
 
 
 def scan_command(target: str, *, as_json: bool = False, gentle: bool = False) -> int:
@@ -123,11 +124,4 @@ def _print(summary: dict[str, Any], as_json: bool, *, title: str, seconds: float
 
 
 def _size(size: int | None) -> str:
-    if size is None:
-        return "?"
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{size} B"
+    return "?" if size is None else disk_size(size)

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from typing import TextIO
 
 import structlog
 import uvicorn
@@ -17,25 +18,49 @@ from app.services import Services
 from app.settings import Settings
 
 
+class _ToStderr(logging.StreamHandler[TextIO]):
+    """Writes to what is stderr at that moment, as our own lines do."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def _named(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Says which library speaks."""
+    record = event.get("_record")
+    if isinstance(record, logging.LogRecord):
+        event["logger"] = record.name
+    return event
+
+
 def configure_logging(level: str) -> None:
     """structlog to stderr: for people on a terminal, JSON lines otherwise. stdout belongs to results."""
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     )
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)),
         # Looked up at each line: whoever redirects stderr later (a service manager, a test) gets the lines.
         logger_factory=lambda *_args: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    # What libraries warn of (a job of the scheduler that was left out, say) is a line of the same form.
+    handler = _ToStderr()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _named],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # A failed start is told by `serve` itself, in one line; requests that crash are logged by app.api.problems.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 

@@ -181,7 +181,7 @@ def _print(view: SizingView) -> None:
         size = (
             "not known"
             if view.disk.bytes is None
-            else f"{view.disk.bytes / GIB:,.1f} GiB in {view.disk.records:,} files"
+            else f"{view.disk.bytes / 1e9:,.1f} GB in {view.disk.records:,} files"
         )
         print(f"disk: {size} ({view.disk.why})")
     for item in view.break_even:

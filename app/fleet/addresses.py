@@ -50,8 +50,9 @@ class Address:
 
     @property
     def default_name(self) -> str:
-        """The host, for a target without a name."""
-        return self.host
+        """For a target without a name: its host, with the port where the host is only a number or this machine."""
+        bare = self.host == "localhost" or _literal(self.host) is not None
+        return f"{self.host}:{self.port}" if bare else self.host
 
 
 def parse_address(

@@ -43,7 +43,9 @@ _RULES: dict[tuple[str, str | None], tuple[str, str]] = {
     ),
     ("unverified", "observation_gap"): (
         "C4",
-        "It was written while the panel did not see every server of the store (or since the last poll).",
+        "It was written while the panel did not see every server of the store: the panel was stopped, a poll came late "
+        "on a busy host, or none has come since. Nothing speaks against it: it stays and is served. The newest are "
+        "judged at the next scan; adopt the rest if you know that no engine was restarted with other settings then.",
     ),
     ("unverified", "mixed_layouts"): (
         "C4",

@@ -124,7 +124,7 @@ REASON: Mapping[str, str] = {
     "long": "longer than every proven size",
     "legacy_name": "a name form that every server of the store is too new to look up",
     "before_first_seen": "written before the panel knew the layout; adopt it if you know it is right",
-    "observation_gap": "written while the panel could not see the layout",
+    "observation_gap": "written while the panel looked away (stopped, or a late poll); nothing speaks against it",
     "mixed_layouts": "written while more than one layout was possible",
     "layout_unknown": "the layout is not known well enough",
     "derived": "written while wrong records may have been read: its content may be wrong too",

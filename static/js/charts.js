@@ -106,7 +106,14 @@
     u.root.append(note);
   }
 
-  function options(box, unit, width) {
+  const edge = (line) => ({ stroke: faded(line, 0.35), width: 0.5, spanGaps: false, points: { show: false }, class: "edge" });
+  // "(from 3 to 5)" where a bucket held more than one value.
+  function range(u, at, show) {
+    const high = u.data[2]?.[at], low = u.data[3]?.[at];
+    return low == null || high == null || low === high ? "" : ` (${show(low)} to ${show(high)})`;
+  }
+
+  function options(box, unit, width, banded) {
     const show = printer(unit);
     const line = colour(box.dataset.tier ? `tier-${box.dataset.tier}` : "text");
     const axis = colour("text-3");
@@ -125,9 +132,12 @@
       ],
       series: [
         { label: "time", value: (_, v) => moment(v) },
-        { label: box.dataset.title, stroke: line, width: 1.6, fill: faded(line, 0.1), spanGaps: false, points: { show: false },
-          value: (_, v, __, at) => (at == null ? "—" : v == null ? "not known" : show(v)) },
+        { label: box.dataset.title, stroke: line, width: 1.6, fill: banded ? undefined : faded(line, 0.1), spanGaps: false, points: { show: false },
+          value: (u, v, __, at) => (at == null ? "—" : v == null ? "not known" : `${show(v)}${range(u, at, show)}`) },
+        // Highest and lowest of each bucket: the area between them is drawn, so that a spike survives its mean.
+        ...(banded ? [edge(line), edge(line)] : []),
       ],
+      ...(banded && { bands: [{ series: [2, 3], fill: faded(line, 0.18) }] }),
     };
   }
 
@@ -135,8 +145,11 @@
     const unit = box.dataset.unit || samples.unit;
     // Points are [time, value]; null is a gap, never 0.
     const data = [samples.points.map((p) => Date.parse(p[0]) / 1000), samples.points.map((p) => p[1])];
+    // A gauge tells the extremes of each bucket; where no bucket held two values the band would be the line itself.
+    const banded = Boolean(samples.lowest && samples.highest && samples.lowest.some((low, i) => low !== samples.highest[i]));
+    if (banded) data.push(samples.highest, samples.lowest);
     const old = made.get(box);
-    if (old && !old.stale) {
+    if (old && !old.stale && old.banded === banded) {
       old.chart.marks = marks();
       old.chart.setData(data, old.chart.scales.x.min === old.full?.[0] && old.chart.scales.x.max === old.full?.[1]);
       old.full = [data[0][0], data[0].at(-1)];
@@ -144,13 +157,13 @@
     }
     old?.chart.destroy();
     box.replaceChildren();
-    const chart = new uPlot(options(box, unit, box.clientWidth), data, box);
+    const chart = new uPlot(options(box, unit, box.clientWidth, banded), data, box);
     const watcher = old?.watcher ?? new ResizeObserver(() => {
       const entry = made.get(box);
       if (entry && box.clientWidth) entry.chart.setSize({ width: box.clientWidth, height: 210 });
     });
     if (!old) watcher.observe(box);
-    made.set(box, { chart, watcher, samples, full: [data[0][0], data[0].at(-1)], stale: false });
+    made.set(box, { chart, watcher, samples, banded, full: [data[0][0], data[0].at(-1)], stale: false });
   }
 
   async function load(box) {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from app.alerts.model import Fact, Limit, Verdict, percent, said, size, span
+from app.alerts.model import Fact, Limit, Verdict, percent, said, span
 from app.alerts.rules.base import SERVER_GONE, STORE_GONE, Cause, Limits, Rule
+from app.sizes import memory_size
 
 
 def _attached(fact: Fact) -> str:
@@ -13,7 +14,7 @@ def _attached(fact: Fact) -> str:
 
 def _busy(fact: Fact, limits: Limits) -> Verdict:
     cores, resident = fact.number("cores"), fact.numbers.get("resident")
-    memory = "" if resident is None else f" and holds {size(resident)} of memory"
+    memory = "" if resident is None else f" and holds {memory_size(resident)} of memory"
     sentence = f"{fact.subject.name} used {cores:.2f} cores in {span(fact.number('window'))}{memory}{_attached(fact)}"
     return Verdict(cores >= limits["cores"], sentence, cores, limits["cores"])
 

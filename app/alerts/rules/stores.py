@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from app.alerts.model import Fact, Limit, Verdict, percent, said, size, span
+from app.alerts.model import Fact, Limit, Verdict, percent, said, span
 from app.alerts.rules.base import STORE_GONE, Cause, Limits, Rule
 from app.alerts.rules.health import STALE_LIMITS, stale
+from app.sizes import disk_size
 
 
 def _unusable(fact: Fact, _: Limits) -> Verdict:
@@ -16,20 +17,20 @@ def _full(fact: Fact, limits: Limits) -> Verdict:
     free, inodes = fact.number("free"), fact.numbers.get("inodes")
     if inodes is not None and inodes < limits["inodes"]:
         return Verdict(True, f"{said(inodes)} inodes are left for {fact.subject.name}", inodes, limits["inodes"])
-    return Verdict(free < limits["bytes"], f"{size(free)} are left for {fact.subject.name}", free, limits["bytes"])
+    return Verdict(free < limits["bytes"], f"{disk_size(free)} are left for {fact.subject.name}", free, limits["bytes"])
 
 
 def _low(fact: Fact, limits: Limits) -> Verdict:
     share = fact.number("share")
-    sentence = f"{percent(share)} of the file system of {fact.subject.name} is free ({size(fact.number('free'))})"
+    sentence = f"{percent(share)} of the file system of {fact.subject.name} is free ({disk_size(fact.number('free'))})"
     return Verdict(share < limits["share"], sentence, share, limits["share"])
 
 
 def _filling(fact: Fact, limits: Limits) -> Verdict:
     hours = fact.number("hours")
     sentence = (
-        f"{fact.subject.name} grows by {size(fact.number('growth'))} an hour and is full in {span(hours * 3600)} "
-        f"({size(fact.number('free'))} left)"
+        f"{fact.subject.name} grows by {disk_size(fact.number('growth'))} an hour and is full in {span(hours * 3600)} "
+        f"({disk_size(fact.number('free'))} left)"
     )
     return Verdict(hours < limits["hours"], sentence, hours, limits["hours"])
 

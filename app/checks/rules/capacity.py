@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.checks.base import Check, Finding
-from app.checks.effective import human_bytes
 from app.checks.facts import Facts
+from app.sizes import disk_size
 
 
 class CapacityWithoutEviction(Check):
@@ -24,15 +24,14 @@ class CapacityWithoutEviction(Check):
             limit = store.adapter.max_capacity_bytes
             if limit is None:
                 continue
-            values = {"configured": human_bytes(limit), "origin": "/config of the server"}
+            values = {"configured": disk_size(limit), "origin": "/config of the server"}
             over = store.total_bytes is not None and limit > store.total_bytes
             if store.adapter.eviction is None:
                 yield self.unknown(store.subject, "the server does not tell whether this adapter evicts", **values)
             elif not store.adapter.eviction:
                 yield self.fail(
                     store.subject,
-                    f"max_capacity_gb declares {human_bytes(limit)}, but there is no eviction block: nothing is "
-                    "bounded",
+                    f"max_capacity_gb declares {disk_size(limit)}, but there is no eviction block: nothing is bounded",
                     title="The declared capacity bounds nothing",
                     fix='"eviction": {"eviction_policy": "LRU"} in this --l2-adapter, or a cleanup policy here',
                     effective="no eviction",
@@ -41,7 +40,7 @@ class CapacityWithoutEviction(Check):
             elif over:
                 yield self.fail(
                     store.subject,
-                    f"{human_bytes(limit)} is more than the file system has ({human_bytes(store.total_bytes or 0)})",
+                    f"{disk_size(limit)} is more than the file system has ({disk_size(store.total_bytes or 0)})",
                     title="The declared capacity is larger than the disk",
                     fix="a max_capacity_gb below the size of the file system",
                     effective=store.adapter.eviction_policy,
@@ -50,7 +49,7 @@ class CapacityWithoutEviction(Check):
             else:
                 yield self.ok(
                     store.subject,
-                    f"{human_bytes(limit)}, evicts by {store.adapter.eviction_policy or 'a policy'}",
+                    f"{disk_size(limit)}, evicts by {store.adapter.eviction_policy or 'a policy'}",
                     effective=store.adapter.eviction_policy,
                     **values,
                 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.checks.base import Check, Finding
-from app.checks.effective import human_bytes
 from app.checks.facts import Facts, StoreSide
+from app.sizes import disk_size
 
 _LOW = 0.10
 
@@ -53,7 +53,7 @@ class NeverEvicts(Check):
             known = "and no store of the panel stands for this directory"
         free = store.free_bytes
         share = free / store.total_bytes if free is not None and store.total_bytes else None
-        left = "" if free is None else f"; {human_bytes(free)} free"
+        left = "" if free is None else f"; {disk_size(free)} free"
         judge = self.fail if share is not None and share < _LOW else self.warn
         return judge(
             store.subject,

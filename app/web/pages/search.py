@@ -1,28 +1,41 @@
-"""One search over servers, engines, stores, models, records and runs."""
+"""One search over servers, engines, stores, models, records and runs, and over the words and pages of the panel."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.errors import InvalidInput, NotFound
+from app.records.facts import REASONS
 from app.records.filters import DEFAULT_ORDER, RecordFilter
+from app.records.schemas import Count
 from app.services import Services
+from app.web import formats, words
 from app.web.contexts import Crumb, Found, SearchPage
-from app.web.frame import ViewerFrame
+from app.web.frame import NAV, ViewerFrame
+from app.web.manual import help_path
 
 router = APIRouter(prefix="/search")
 
 EACH = 8
+#: A letter alone would find every word.
+SHORTEST_WORD = 3
 
 
 @router.get("")
 def search_page(frame: ViewerFrame, q: Annotated[str, Query(max_length=255)] = "") -> Response:
     text = q.strip()
-    found = [*_targets(frame.services, text), *_runs(frame.services, text), *_records(frame.services, text)]
-    return frame.page("search.html", SearchPage, "", Crumb("Search"), q=text, found=found if text else [])
+    found: list[Found] = []
+    if text:
+        services = frame.services
+        found = [*_targets(services, text), *_runs(services, text), *_policies(services, text)]
+        if len(text) >= SHORTEST_WORD:
+            found += [*_judged(services, text), *_pages(text)]
+        found += _records(services, text)
+    return frame.page("search.html", SearchPage, "", Crumb("Search"), q=text, found=found)
 
 
 def _targets(services: Services, text: str) -> list[Found]:
@@ -58,6 +71,60 @@ def _runs(services: Services, text: str) -> list[Found]:
             continue
         found.append(Found(what, icon, f"#{view.id}", view.state, f"{path}/{view.id}"))
     return found
+
+
+def _policies(services: Services, text: str) -> list[Found]:
+    wanted = text.casefold()
+    policies = services.cleanup.list_policies(page_size=200, page_token=None).items
+    return [
+        Found("policy", "sliders-horizontal", p.name, p.store_name, f"/cleanup/policies/{p.id}")
+        for p in policies
+        if wanted in p.name.casefold()
+    ][:EACH]
+
+
+def _judged(services: Services, text: str) -> list[Found]:
+    """Classes and reasons of that name: the records that have it now, store by store, and what the word means."""
+    classes = [c for c in words.CLASS_ORDER if _means(text, c)]
+    reasons = [code for codes in REASONS.values() for code in codes if _means(text, code)]
+    if not classes and not reasons:
+        return []
+    found: list[Found] = []
+    for store in services.fleet.list_stores(page_size=20, page_token=None).items:
+        summary = services.records.summary(int(store.id))
+        here = f"/stores/{store.id}/records"
+        for key in classes:
+            # What is foreign is only counted: there is no list of it.
+            if key != "foreign":
+                found += _counted(f"{key} records", store.name, summary.by_class.get(key), f"{here}?class={key}")
+        for code in reasons:
+            named = f"records: {formats.words(code)}"
+            found += _counted(named, store.name, summary.by_reason.get(code), f"{here}?reason={code}")
+    found += [
+        Found("class", "book-open", key, words.CLASS[key].means, help_path("CLASSES.md#record-classes"))
+        for key in classes
+    ]
+    found += [
+        Found("reason", "book-open", formats.words(code), words.reason(code), help_path("CLASSES.md#reasons"))
+        for code in reasons
+    ]
+    return found
+
+
+def _means(text: str, code: str) -> bool:
+    wanted = text.casefold().replace("_", " ")
+    return wanted in formats.words(code)
+
+
+def _counted(title: str, store: str, count: Count | None, path: str) -> Iterator[Found]:
+    if count is not None and count.records:
+        held = f"{formats.plural(count.records, 'record')}, {formats.disk(count.bytes)}"
+        yield Found(f"records on {store}", "files", title, held, path)
+
+
+def _pages(text: str) -> list[Found]:
+    wanted = text.casefold()
+    return [Found("page", item.icon, item.title, "", item.path) for item in NAV if wanted in item.title.casefold()]
 
 
 def _records(services: Services, text: str) -> list[Found]:

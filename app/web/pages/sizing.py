@@ -19,10 +19,11 @@ from app.wording import json_trouble
 
 router = APIRouter(prefix="/sizing")
 
-GIB = 2**30
+#: Memory is entered in GiB, disk in GB, as the pages print them.
+GIB, GB = 2**30, 10**9
 FIELDS = (
     "config", "server_id", "model_name", "bytes_per_token", "kv_cache_dtype", "tensor_parallel", "engine_id",
-    "chunk_size", "l0_gib", "l0_tokens", "l1_gib", "l2_gib", "contexts", "tokens", "shared_tokens", "order",
+    "chunk_size", "l0_gib", "l0_tokens", "l1_gib", "l2_gb", "contexts", "tokens", "shared_tokens", "order",
     "retention_days", "tokens_per_second", "prefill", "l2_rate",
 )  # fmt: skip
 PREFIX_FIELDS = ("first", "second", "prefix_engine_id", "prefix_chunk")
@@ -31,7 +32,7 @@ ALIASES = {
     "model.config": "config", "model.server_id": "server_id", "model.model_name": "model_name", "model": "config",
     "model.bytes_per_token": "bytes_per_token", "model.tensor_parallel": "tensor_parallel",
     "model.kv_cache_dtype": "kv_cache_dtype", "working_set.contexts": "contexts", "working_set.tokens": "tokens",
-    "tiers.l1_bytes": "l1_gib", "tiers.l2_bytes": "l2_gib", "tiers.l0_bytes": "l0_gib",
+    "tiers.l1_bytes": "l1_gib", "tiers.l2_bytes": "l2_gb", "tiers.l0_bytes": "l0_gib",
     "retention.seconds": "retention_days", "speed.prefill_tokens_per_second": "prefill",
 }  # fmt: skip
 PREFIX_ALIASES = {"engine_id": "prefix_engine_id", "chunk_size": "prefix_chunk"}
@@ -105,10 +106,10 @@ def _body(values: Values) -> dict[str, Any]:
         if not isinstance(model["config"], dict):
             raise InvalidInput.field("config", "is no JSON object; paste the model's config.json")
     tiers = {
-        "l0_bytes": _gib(values, "l0_gib"),
+        "l0_bytes": _bytes(values, "l0_gib", GIB),
         "l0_tokens": _whole(values, "l0_tokens"),
-        "l1_bytes": _gib(values, "l1_gib"),
-        "l2_bytes": _gib(values, "l2_gib"),
+        "l1_bytes": _bytes(values, "l1_gib", GIB),
+        "l2_bytes": _bytes(values, "l2_gb", GB),
     }
     body: dict[str, Any] = {
         "model": model,
@@ -171,6 +172,6 @@ def _number(values: Values, name: str) -> float | None:
     return value
 
 
-def _gib(values: Values, name: str) -> int | None:
+def _bytes(values: Values, name: str, unit: int) -> int | None:
     value = _number(values, name)
-    return None if value is None else int(value * GIB)
+    return None if value is None else int(value * unit)

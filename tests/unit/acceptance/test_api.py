@@ -105,6 +105,26 @@ class TestRuns:
         view = panel.client("operator").post("/api/v1/acceptance-runs/estimate", json={"engine_id": engine}).json()
         assert view["arms"] == ["cold", "warm", "external_l1", "external_l2"]
 
+    @pytest.mark.parametrize(
+        "body",
+        [{"profile": "quick", "api": "chat"}, {"profile": "standard", "lengths": [65, 83, 130, 300, 700]}, BODY],
+    )
+    def test_a_run_makes_as_many_requests_as_the_form_says(
+        self, site: tuple[Panel, SandboxThread, str], passed: dict[str, Any], body: dict[str, Any]
+    ) -> None:
+        """`passed` has seen to it that the engine was polled."""
+        panel, _, engine = site
+        operator = panel.client("operator")
+        said = operator.post("/api/v1/acceptance-runs/estimate", json={"engine_id": engine, **body}).json()
+        assert not [w for w in said["warnings"] if "chunk size" in w]
+        run = _ended(
+            operator, operator.post("/api/v1/acceptance-runs", json={"engine_id": engine, **body}).headers["Location"]
+        )
+        assert run["verdict"] == "pass", run["reasons"]
+        compared = sum(a["requests"] for a in run["arms"])
+        assert (said["requests"], said["compared"]) == (run["progress"]["done"], compared)
+        assert run["progress"]["total"] == run["progress"]["done"]
+
     def test_canaries_over_http(self, site: tuple[Panel, SandboxThread, str], passed: dict[str, Any]) -> None:
         panel, _, engine = site
         operator = panel.client("operator")

@@ -97,7 +97,8 @@ class TestPass:
             "conclude",
         ]
         assert {s.state for s in run.steps} == {"done"}
-        assert run.progress.done == run.progress.total == 8
+        # 4 conditions of 2 prompts, 2 repeated colds, a probe before each condition and the warm-up.
+        assert run.progress.done == run.progress.total == 4 * 2 + 2 + 5
 
     def test_all_arms_on_two_engines(self, make_panel: PanelMaker) -> None:
         panel = make_panel(engines=2)

@@ -15,7 +15,7 @@ from app.alerts.facts.shared_directory import shared_directories
 from app.alerts.inputs import Adapter, EngineInput, LiveLayout, Moment, ServerInput, StoreInput
 from app.alerts.layout_log import LayoutLog, distinct
 from app.alerts.matching import AlarmFacts, Matcher, Quiet, at_least, silenced_by
-from app.alerts.model import PANEL, Fact, Subject, Verdict, percent, size, some, span
+from app.alerts.model import PANEL, Fact, Subject, Verdict, percent, some, span
 from app.alerts.plan import Condition, Known, judge, plan
 from app.alerts.states import Standing, advance, begin
 from app.alerts.trail import Trail
@@ -401,5 +401,4 @@ def test_numbers_for_sentences() -> None:
         "over 99.9 %",
         "100.0 %",
     ]
-    assert [size(b) for b in (12, 1500, 2.5e9, 3e12)] == ["12 B", "1.5 kB", "2.5 GB", "3.0 TB"]
     assert some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

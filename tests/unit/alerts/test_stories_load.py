@@ -37,7 +37,7 @@ def test_a_server_at_the_end_of_its_processor() -> None:
     verdict = judged("server_saturated", server_load(moment, moment.servers[1]))
     assert verdict.holds
     assert verdict.sentence.startswith("cache-a used 1.20 cores in ")
-    assert verdict.sentence.endswith("and holds 2.0 GB of memory, with 3 engines attached")
+    assert verdict.sentence.endswith("and holds 1.9 GiB of memory, with 3 engines attached")
 
 
 def test_a_server_with_processor_to_spare() -> None:

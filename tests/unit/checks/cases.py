@@ -476,7 +476,7 @@ CASES = [
         lambda: facts(stores=(store(policies=None, policies_known=False),)),
         "no panel was asked",
     ),
-    Case("growth_bounded", "fail", lambda: facts(stores=(store(policies=(), free_bytes=50 * GIB),)), "50 GiB free"),
+    Case("growth_bounded", "fail", lambda: facts(stores=(store(policies=(), free_bytes=50 * GIB),)), "53.7 GB free"),
     Case(
         "growth_bounded",
         "ok",

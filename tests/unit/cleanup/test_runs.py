@@ -182,9 +182,9 @@ class TestNumbers:
         ("measured", "deleted", "says"),
         [
             (0, 0, "the run deleted nothing (quarantine frees nothing)"),
-            (2**30, 2**30, "the run deleted 1.0 GiB"),
-            (-5 * 2**30, 2**30, "the run deleted 1.0 GiB; others wrote about 6.0 GiB meanwhile"),
-            (3 * 2**30, 0, "the run deleted nothing (quarantine frees nothing); others freed about 3.0 GiB meanwhile"),
+            (10**9, 10**9, "the run deleted 1.0 GB"),
+            (-5 * 10**9, 10**9, "the run deleted 1.0 GB; others wrote about 6.0 GB meanwhile"),
+            (3 * 10**9, 0, "the run deleted nothing (quarantine frees nothing); others freed about 3.0 GB meanwhile"),
         ],
     )
     def test_what_neighbours_did_is_no_work_of_the_run(self, measured: int, deleted: int, says: str) -> None:

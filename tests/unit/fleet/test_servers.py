@@ -25,14 +25,20 @@ class TestCreate:
         assert bench.fleet.get_server(int(view.id)) == view
 
     def test_names_default_to_the_host_then_host_and_port_then_a_number(self, bench: Bench) -> None:
-        urls = ["http://127.0.0.1:8080", "http://127.0.0.1:8081", "http://127.0.0.1:8081/b"]
+        urls = ["http://gpu-1:8080", "http://gpu-1:8081", "http://gpu-1:8081/b"]
         names = [bench.fleet.create_server(ServerCreate(url=u), actor="a").name for u in urls]
-        assert names == ["127.0.0.1", "127.0.0.1:8081", "127.0.0.1-2"]
+        assert names == ["gpu-1", "gpu-1:8081", "gpu-1-2"]
+
+    def test_a_number_alone_names_no_server(self, bench: Bench) -> None:
+        """Several programs of one machine share its address: the port tells them apart, dead or alive."""
+        urls = ["http://127.0.0.1:8080", "http://localhost:8081", "http://[::1]:8082", "http://127.0.0.1:8080/b"]
+        names = [bench.fleet.create_server(ServerCreate(url=u), actor="a").name for u in urls]
+        assert names == ["127.0.0.1:8080", "localhost:8081", "::1:8082", "127.0.0.1:8080-2"]
 
     def test_a_server_and_an_engine_of_one_host_have_different_default_names(self, bench: Bench) -> None:
-        server = bench.fleet.create_server(ServerCreate(url="http://127.0.0.1:8080"), actor="a")
-        engine = bench.fleet.create_engine(EngineCreate(url="http://127.0.0.1:8000"), actor="a")
-        assert (server.name, engine.name) == ("127.0.0.1", "127.0.0.1:8000")
+        server = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
+        engine = bench.fleet.create_engine(EngineCreate(url="http://gpu-1:8000"), actor="a")
+        assert (server.name, engine.name) == ("gpu-1", "gpu-1:8000")
 
     def test_a_name_that_nothing_has_is_answered_with_those_there_are(self, bench: Bench) -> None:
         with pytest.raises(NotFound, match="no server has the name or id 'atlas'; no server is registered yet"):

@@ -242,7 +242,8 @@ def estimate(odd: str) -> EstimateView:
     return EstimateView(
         arms=["cold", "warm", "external_l1", "external_l2"],
         prompts=3,
-        requests=12,
+        requests=19,
+        compared=12,
         prompt_tokens=96_000,
         seconds=44.0,
         disturbs=["The prefix cache of qwen-1 is reset 2 times." + odd],

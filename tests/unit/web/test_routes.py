@@ -115,6 +115,23 @@ def test_pages_of_things_that_are_there(browser: httpx.Client, store_id: str) ->
     assert "silent" in browser.get("/search?q=sile").text
 
 
+def test_the_search_knows_classes_reasons_policies_and_pages(
+    panel: Panel, browser: httpx.Client, store_id: str
+) -> None:
+    found = browser.get("/search?q=incompat").text
+    assert "/help/classes#record-classes" in found
+    assert "proven to be of another layout" in found.lower()
+    for word in ("Other layout", "other_layout"):
+        assert "/help/classes#reasons" in browser.get("/search", params={"q": word}).text
+    assert 'href="/cleanup"' in browser.get("/search?q=clean").text
+    assert "/help/classes" not in browser.get("/search?q=un").text  # two letters are in too many words
+    body = {"name": "Nightly sweep", "store_id": store_id, "select": [{"kind": "corrupt"}], "enabled": False}
+    made = panel.client("admin").post("/api/v1/policies", json=body)
+    assert made.status_code == 201, made.text
+    assert f"/cleanup/policies/{made.json()['id']}" in browser.get("/search?q=nightly").text
+    panel.client("admin").delete(f"/api/v1/policies/{made.json()['id']}")
+
+
 @pytest.mark.parametrize("path", ["/servers/x", "/servers/999", "/stores/0", "/cleanup/plans/9", "/acceptance/runs/é"])
 def test_what_is_not_there_is_a_page_that_says_so(browser: httpx.Client, path: str) -> None:
     answer = browser.get(path)
