@@ -113,7 +113,9 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
 def _bind(host: str, port: int) -> socket.socket:
     """A bound socket. Raises InvalidInput that names the setting when the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # Named as TCP: only then does the event loop send the head and the body of an answer without waiting for the
+    # client's acknowledgement between them, which takes 40 ms.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))

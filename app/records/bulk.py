@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from binascii import hexlify
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
@@ -61,7 +61,7 @@ def batches(
     *,
     store_id: int,
     now_ns: int,
-    names: dict[str, str],
+    names: Mapping[str, str],
     oldest_first: Sorting | None = None,
 ) -> Iterator[BulkBatch]:
     """All matching records that have one name only (hard links are never taken).

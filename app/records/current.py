@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlalchemy import select
@@ -15,11 +16,24 @@ from app.records import epochs as epoch_rows
 from app.records.classify import Context, Sample, learn_sizes
 from app.records.inventory_file import Inventory
 from app.records.judging import judge_inventory
-from app.records.knowledge import Knowledge, KnowledgeSource
+from app.records.knowledge import Knowledge, KnowledgeSource, Stand
 from app.records.query import Reader
 from app.records.scan_work import alignments, inventory_lock
 from app.records.tables import LayoutEpoch, RecordHold
 from app.records.timeline import NS
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The observed layouts and models of a store by what its records name them.
+
+    `epoch_ids`: {fingerprint: id of the newest observed epoch with it}; `fingerprints`: {id of an epoch: its
+    fingerprint}; `names`: model names by how record names spell them, as servers were seen to use them.
+    """
+
+    epoch_ids: Mapping[str, int]
+    fingerprints: Mapping[int, str]
+    names: Mapping[str, str]
 
 
 class CurrentInventories:
@@ -30,6 +44,9 @@ class CurrentInventories:
         self._clock = clock
         self._directory = directory
         self._knowledge = knowledge
+        #: By inventory file: which one it was, by what it was found judged, and when it had been.
+        self._judged: dict[Path, tuple[tuple[int, int], Stand, float]] = {}
+        self._lock = threading.Lock()
 
     def path(self, store_id: int) -> Path:
         """Where a store's inventory is kept."""
@@ -44,28 +61,53 @@ class CurrentInventories:
         self.judge_if_stale(store)
         return Inventory.open(self.path(store.id))
 
-    def judge_if_stale(self, store: StoreTarget, *, force: bool = False) -> Knowledge | None:
-        """Judges anew when a poll, or somebody's word, came since it was judged last; what is then known, or None."""
+    def judge_if_stale(
+        self, store: StoreTarget, *, force: bool = False, stand: Stand | None = None
+    ) -> Knowledge | None:
+        """Judges anew when a poll, or somebody's word, came since it was judged last; what is then known, or None.
+
+        `stand`: where knowledge stands now, if the caller has just asked.
+        """
         path = self.path(store.id)
+        stand = self._knowledge.stand(store) if stand is None else stand
+        if not force and self._seen_judged(path, stand):
+            return None
         inventory = Inventory.open(path)
         if inventory is None:
             return None
         with inventory:
             meta = inventory.meta()
-            latest, acts = self._knowledge.latest_poll(store), self._knowledge.acts_version(store.id)
-            fresh = (meta.get("judged_poll"), meta.get("judged_acts")) == (latest, acts)
-            # Without polls only ages move: now and then is enough.
-            old = self._clock() - float(meta.get("judged_at") or 0.0) > self._knowledge.fresh_seconds
-            if fresh and not old and not force:
+            fresh = (meta.get("judged_poll"), meta.get("judged_acts")) == stand
+            at = float(meta.get("judged_at") or 0.0)
+            if fresh and not self._old(at) and not force:
+                self._keep_judged(path, stand, at)
                 return None
             with inventory_lock(path) as mine:
                 if not mine:
                     return None  # a scan is under way and judges at its end
-                known = self._knowledge.load(store)
+                known = self._knowledge.load_at(store, stand)
                 judge_inventory(inventory, known.context, alignments(inventory))
                 with inventory.write():
-                    inventory.set_meta(judged_at=known.built_at, judged_poll=known.newest_poll, judged_acts=acts)
-                return known
+                    inventory.set_meta(judged_at=known.built_at, judged_poll=known.newest_poll, judged_acts=stand.acts)
+            if known.newest_poll == stand.poll:
+                self._keep_judged(path, stand, known.built_at)
+            return known
+
+    def _old(self, judged_at: float) -> bool:
+        """Without polls only ages move: now and then is enough."""
+        return self._clock() - judged_at > self._knowledge.fresh_seconds
+
+    def _seen_judged(self, path: Path, stand: Stand) -> bool:
+        """Whether this very file was found judged by what is still all there is to know: spares opening it."""
+        with self._lock:
+            kept = self._judged.get(path)
+        return kept is not None and kept[:2] == (_identity(path), stand) and not self._old(kept[2])
+
+    def _keep_judged(self, path: Path, stand: Stand, at: float) -> None:
+        identity = _identity(path)
+        if identity is not None:
+            with self._lock:
+                self._judged[path] = (identity, stand, at)
 
     def with_sizes(self, inventory: Inventory, context: Context) -> Context:
         """The context with what the sizes in the inventory prove."""
@@ -77,11 +119,10 @@ class CurrentInventories:
         ]
         return replace(context, sizes=learn_sizes(samples, context, alignments(inventory)))
 
-    def reader(self, store_id: int, inventory: Inventory) -> Reader:
+    def reader(self, store_id: int, inventory: Inventory, labels: Labels | None = None) -> Reader:
         """Queries of an open inventory now."""
-        rows = self.epoch_rows(store_id)
-        fingerprints = {row.id: row.fingerprint for row in rows if row.kind == "observed" and row.fingerprint}
-        return Reader(inventory, round(self._clock() * NS), epochs=fingerprints)
+        labels = self.labels(store_id) if labels is None else labels
+        return Reader(inventory, round(self._clock() * NS), epochs=labels.fingerprints)
 
     # what stands beside the inventory
 
@@ -96,17 +137,18 @@ class CurrentInventories:
         with self._db.read() as session:
             return list(session.scalars(select(LayoutEpoch).where(LayoutEpoch.store_id == store_id)))
 
-    def epoch_ids(self, store_id: int) -> dict[str, int]:
-        """{fingerprint: id of the newest observed epoch with it}."""
-        return epoch_rows.epoch_ids(self.epoch_rows(store_id))
-
-    def known_names(self, store_id: int) -> dict[str, str]:
-        """Model names by how record names spell them, as servers were seen to use them."""
+    def labels(self, store_id: int) -> Labels:
+        """What records of a store are shown with."""
+        row = LayoutEpoch
+        columns = (row.id, row.kind, row.fingerprint, row.model_name, row.display_model, row.spans, row.created_at)
+        query = select(*columns).where(row.store_id == store_id, row.kind == "observed")
         with self._db.read() as session:
-            query = select(LayoutEpoch.model_name, LayoutEpoch.display_model).where(
-                LayoutEpoch.store_id == store_id, LayoutEpoch.kind == "observed"
-            )
-            return {str(spelt): str(shown) for spelt, shown in session.execute(query)}
+            rows = session.execute(query).all()
+        return Labels(
+            epoch_ids=epoch_rows.epoch_ids(rows),
+            fingerprints={row.id: row.fingerprint for row in rows if row.fingerprint},
+            names={row.model_name: row.display_model for row in rows},
+        )
 
     def models(self, store_id: int) -> set[str]:
         """Models with records in the store, as record names spell them."""
@@ -124,3 +166,12 @@ class CurrentInventories:
                 select(RecordHold.name).where(RecordHold.store_id == store_id, RecordHold.name.in_(wanted))
             )
             return frozenset(name.decode("utf-8", "surrogateescape") for name in found)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies there: a scan that begins anew puts another one in its place."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

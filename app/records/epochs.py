@@ -186,8 +186,8 @@ def _view(row: LayoutEpoch, changes: list[dict[str, Any]], records: int, size: i
     )
 
 
-def epoch_ids(rows: Iterable[LayoutEpoch]) -> dict[str, int]:
-    """{fingerprint: id of the newest observed epoch with it}."""
+def epoch_ids(rows: Iterable[Any]) -> dict[str, int]:
+    """{fingerprint: id of the newest observed epoch with it}, of rows of `LayoutEpoch` or of columns of it."""
     observed = sorted((row for row in rows if row.kind == "observed" and row.fingerprint), key=_started)
     return {str(row.fingerprint): row.id for row in observed}
 

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -21,7 +22,7 @@ from app.records import history as histories
 from app.records.alarms import layout_alarms
 from app.records.classify import Context, ServerState
 from app.records.history import ServerHistory, build_history
-from app.records.hits import HitSamples
+from app.records.hits import HitMemory, HitSamples
 from app.records.polls import PollSpan, span_of
 from app.records.store_dir import ClockProbe
 from app.records.tables import ClearedEpisode, LayoutEpoch, Scan
@@ -57,6 +58,13 @@ class Knowledge:
         return self.context.margin / NS
 
 
+class Stand(NamedTuple):
+    """Up to where knowledge of a store reaches: the oldest of its servers' last good polls, and what people said."""
+
+    poll: float | None
+    acts: str
+
+
 class KnowledgeSource:
     """Loads `Knowledge` of stores; rows already turned into values are kept."""
 
@@ -69,20 +77,30 @@ class KnowledgeSource:
         self._fleet = fleet
         self._telemetry = telemetry
         self._spans: dict[int, tuple[float, PollSpan]] = {}
-        self._alarms: dict[int, tuple[object, float, tuple[str, ...]]] = {}
+        self._recent: dict[int, tuple[Stand, tuple[int, ...], Knowledge]] = {}
+        self._hits = HitMemory()
         self._lock = threading.Lock()
 
-    def alarms(self, store: StoreTarget) -> tuple[str, ...]:
-        """The alarms of `load`, kept until a poll or somebody's word came: a page asks for them at every look."""
-        key = (self.latest_poll(store), self.acts_version(store.id), tuple(store.server_ids))
-        now = self._clock()
+    def recent(self, store: StoreTarget, stand: Stand) -> Knowledge:
+        """What `load` said since the last poll and the last word of somebody (`stand`): pages ask at every look.
+
+        Its times are those of that load, at most `fresh_seconds` ago.
+        """
         with self._lock:
-            kept = self._alarms.get(store.id)
-        if kept is not None and kept[0] == key and 0 <= now - kept[1] <= self.fresh_seconds:
+            kept = self._recent.get(store.id)
+        if (
+            kept is not None
+            and kept[:2] == (stand, tuple(store.server_ids))
+            and 0 <= self._clock() - kept[2].built_at <= self.fresh_seconds
+        ):
             return kept[2]
-        found = self.load(store).alarms
+        return self.load_at(store, stand)
+
+    def load_at(self, store: StoreTarget, stand: Stand) -> Knowledge:
+        """`load`, kept for `recent`. `stand` was read before: what comes meanwhile only makes it load again."""
+        found = self.load(store)
         with self._lock:
-            self._alarms[store.id] = (key, now, found)
+            self._recent[store.id] = (stand, tuple(store.server_ids), found)
         return found
 
     def load(self, store: StoreTarget, probe: ClockProbe | None = None) -> Knowledge:
@@ -105,7 +123,7 @@ class KnowledgeSource:
             ],
             adoptions=[adoption for act in acts if act.kind == "adopt" for adoption in _adoptions(act)],
             cleared=[Cleared(row.model_name, row.world_size, row.at) for row in cleared],
-            hits=HitSamples(self._db, store.server_ids),
+            hits=HitSamples(self._db, store.server_ids, self._hits),
             absent_for=ABSENT_FOR,
         )
         context = Context(
@@ -135,11 +153,13 @@ class KnowledgeSource:
 
     def latest_poll(self, store: StoreTarget) -> float | None:
         """When the least recently polled server of a store was last polled well; cheap. None: one never was."""
-        last = select(Observation.last_at).where(Observation.ok).order_by(Observation.id.desc()).limit(1)
         with self._db.read() as session:
-            found = [session.scalar(last.where(Observation.server_id == ident)) for ident in store.server_ids]
-        known = [at for at in found if at is not None]
-        return min(known) if known and len(known) == len(found) else None
+            return _latest_poll(session, store)
+
+    def stand(self, store: StoreTarget) -> Stand:
+        """What decides whether something new is known; cheap."""
+        with self._db.read() as session:
+            return Stand(_latest_poll(session, store), _acts_version(session, store.id))
 
     def forget_server(self, session: Session, server_id: int) -> None:
         """Before a server's row goes: keeps what its polls said for the stores it used (fleet's forget hook)."""
@@ -149,6 +169,7 @@ class KnowledgeSource:
         rows = session.scalars(select(Observation).where(Observation.server_id == server_id)).all()
         kept = histories.to_json(self._built(rows))
         now = self._clock()
+        self._hits.forget(server_id)
         for store_id in {*stores, *told}:
             row = told.get(store_id)
             if row is None:
@@ -160,13 +181,7 @@ class KnowledgeSource:
     def acts_version(self, store_id: int) -> str:
         """Changes whenever an operator or a cleanup said something that decides classes."""
         with self._db.read() as session:
-            acts = session.execute(
-                select(func.count(), func.max(LayoutEpoch.id)).where(
-                    LayoutEpoch.store_id == store_id, LayoutEpoch.kind != "observed"
-                )
-            ).one()
-            cleared = session.scalar(select(func.max(ClearedEpisode.id)).where(ClearedEpisode.store_id == store_id))
-        return f"{acts[0]}.{acts[1]}.{cleared}"
+            return _acts_version(session, store_id)
 
     # servers
 
@@ -252,6 +267,20 @@ class KnowledgeSource:
                 if adapter.relative_tmp_dir and adapter.base_path in (store.server_path, store.path)
             ]
         return tuple(dict.fromkeys(name.strip("/") for name in found if name.strip("/")))
+
+
+def _latest_poll(session: Session, store: StoreTarget) -> float | None:
+    last = select(Observation.last_at).where(Observation.ok).order_by(Observation.id.desc()).limit(1)
+    found = [session.scalar(last.where(Observation.server_id == ident)) for ident in store.server_ids]
+    known = [at for at in found if at is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def _acts_version(session: Session, store_id: int) -> str:
+    said = LayoutEpoch.store_id == store_id, LayoutEpoch.kind != "observed"
+    cleared = select(func.max(ClearedEpisode.id)).where(ClearedEpisode.store_id == store_id).scalar_subquery()
+    row = session.execute(select(func.count(), func.max(LayoutEpoch.id), cleared).where(*said)).one()
+    return f"{row[0]}.{row[1]}.{row[2]}"
 
 
 def parse_version(text: str | None) -> tuple[int, ...] | None:

@@ -136,16 +136,15 @@ class RecordsService:
         inventory = self._current.judged(store)
         if inventory is None:
             return Page(items=[], next_page_token=None)
-        ids = self._current.epoch_ids(store_id)
+        labels = self._current.labels(store_id)
         with inventory:
             try:
-                page = self._current.reader(store_id, inventory).page(where, order, page_size, after)
+                page = self._current.reader(store_id, inventory, labels).page(where, order, page_size, after)
             except ValueError as error:
                 raise BadToken("page_token is damaged; start again without it") from error
-        names = self._current.known_names(store_id)
         held = self._current.held_of(store_id, [row.name for row in page.rows])
         return Page(
-            items=[record_view(store_id, row, ids, names, held) for row in page.rows],
+            items=[record_view(store_id, row, labels.epoch_ids, labels.names, held) for row in page.rows],
             next_page_token=encode_cursor(name, page.position) if page.position is not None else None,
         )
 
@@ -168,15 +167,14 @@ class RecordsService:
         inventory = self._current.judged(store)
         if inventory is None:
             raise NotFound.of("record", record_id[:80])
-        ids = self._current.epoch_ids(store_id)
+        labels = self._current.labels(store_id)
         with inventory:
-            row = self._current.reader(store_id, inventory).get(row_id)
+            row = self._current.reader(store_id, inventory, labels).get(row_id)
             if row is None:
                 raise NotFound.of("record", record_id[:80])
             context = self._current.with_sizes(inventory, self._knowledge.load(store).context)
-        view = record_view(
-            store_id, row, ids, self._current.known_names(store_id), self._current.held_of(store_id, [row.name])
-        )
+        held = self._current.held_of(store_id, [row.name])
+        view = record_view(store_id, row, labels.epoch_ids, labels.names, held)
         return record_detail(view, row, context)
 
     def export_records(self, store_id: int, where: RecordFilter) -> Iterator[RecordView]:
@@ -188,23 +186,24 @@ class RecordsService:
         inventory = self._current.judged(store)
         if inventory is None:
             return
-        ids, names = self._current.epoch_ids(store.id), self._current.known_names(store.id)
+        labels = self._current.labels(store.id)
         held = frozenset(name.decode("utf-8", "surrogateescape") for name in self.holds.names(store.id))
         with inventory:
-            for row in self._current.reader(store.id, inventory).stream(where):
-                yield record_view(store.id, row, ids, names, held)
+            for row in self._current.reader(store.id, inventory, labels).stream(where):
+                yield record_view(store.id, row, labels.epoch_ids, labels.names, held)
 
     def summary(self, store_id: int) -> SummaryView:
         """Raises NotFound. A store that was never scanned has state `never_scanned` and nulls, not zeros."""
         store = self._fleet.store_target(store_id)
-        known = self._current.judge_if_stale(store)
+        stand = self._knowledge.stand(store)
+        self._current.judge_if_stale(store, stand=stand)
         return store_summary(
             store,
             self._current.path(store_id),
             db=self._db,
             telemetry=self._telemetry,
-            alarms=known.alarms if known is not None else self._knowledge.alarms(store),
-            names=self._current.known_names(store_id),
+            alarms=self._knowledge.recent(store, stand).alarms,
+            names=self._current.labels(store_id).names,
         )
 
     def growth(self, store_id: int, *, points: int = 200) -> list[GrowthPointView]:
@@ -226,10 +225,12 @@ class RecordsService:
     def epochs(self, store_id: int) -> EpochsView:
         """Observed layouts and what operators said, newest first. Raises NotFound."""
         store = self._fleet.store_target(store_id)
-        known = self._knowledge.load(store)
+        stand = self._knowledge.stand(store)
+        self._current.judge_if_stale(store, stand=stand)
+        known = self._knowledge.recent(store, stand)
         self._current.sync_epochs(store_id, known)
         counts: dict[tuple[str, int, str], tuple[int, int]] = {}
-        inventory = self._current.judged(store)
+        inventory = self._current.as_found(store_id)
         if inventory is not None:
             with inventory:
                 owners = inventory.owners()
@@ -300,8 +301,8 @@ class RecordsService:
             return
         now = round(self._clock() * NS)
         with inventory:
-            reader = self._current.reader(store.id, inventory)
-            names = self._current.known_names(store.id)
+            labels = self._current.labels(store.id)
+            reader, names = self._current.reader(store.id, inventory, labels), labels.names
             yield from batches(
                 inventory, reader, where, store_id=store.id, now_ns=now, names=names, oldest_first=oldest_first
             )

@@ -67,7 +67,7 @@ def running_panel(data_dir: Path, *, clock: Clock = system_clock, **environment:
             await super().startup(sockets)
             ready.set()
 
-    sock = socket.socket()
+    sock = socket.socket(proto=socket.IPPROTO_TCP)  # as `serve` does
     sock.bind(("127.0.0.1", 0))
     server = Server(
         uvicorn.Config(app, log_config=None, access_log=False, proxy_headers=False, timeout_graceful_shutdown=2)

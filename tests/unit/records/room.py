@@ -107,7 +107,7 @@ class Room:
         """Hit tokens at polls, by time relative to `base`."""
         with self.db.write() as session:
             for ident, metric in ((10 * server, "hit_tokens"), (10 * server + 1, "interval_seconds")):
-                session.add(Series(id=ident, target_kind="server", target_id=server, metric=metric))
+                session.merge(Series(id=ident, target_kind="server", target_id=server, metric=metric))
             session.flush()
             for at, value in values.items():
                 stamp = round((self.base + at) * 1000)

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
 from app.errors import BadToken, Conflict, InvalidInput, NotFound
 from app.fleet.tables import Server, StoreServer
 from app.lmcache.object_keys import format_name
 from app.records.facts import CLASSES, FileFact
 from app.records.filters import RecordFilter
-from app.records.hits import HitSamples
+from app.records.hits import HitMemory, HitSamples
 from app.records.schemas import EpochInput
 from app.records.store_dir import StoreDirectory
 from app.records.tables import RecordHold
-from app.telemetry.tables import Observation, Sample5m
+from app.telemetry.tables import Observation, Sample5m, SampleRaw
 from tests.unit.records.disk import key
 from tests.unit.records.room import Room
 from tests.unit.records.world import LAYOUTS, layout
@@ -510,6 +511,29 @@ class TestHits:
         assert self.evidence(room, -1_000, -5) is None
         assert HitSamples(room.db, [])("m", 5.0, 6.0) == 5.0
         assert HitSamples(room.db, [7])("m", 5.0, 60.0) == 5.0
+
+    def test_a_memory_changes_no_answer(self, room: Room) -> None:
+        """Polls come one after the other: what was looked at once is not read again, and says the same."""
+        memory = HitMemory()
+        for now in range(-4_000, 0, 250):
+            room.hits({at: (64.0 if at in (-1_000, -500) else 0.0) for at in range(now - 250, now, 10)})
+            for start in (-3_900, -2_000, -900):
+                for end in (now, now - 120, min(now, -1_500)):
+                    if end > start:
+                        asked = "m", room.base + start, room.base + end
+                        assert HitSamples(room.db, [1], memory)(*asked) == HitSamples(room.db, [1])(*asked)
+        memory.forget(1)
+        assert memory.recall(1, room.base - 2_000) is None
+
+    def test_a_remembered_hit_outlives_its_sample(self, room: Room) -> None:
+        memory = HitMemory()
+        room.hits({-at: (64.0 if at == 1_000 else 0.0) for at in range(0, 5_000, 10)})
+        asked = "m", room.base - 3_000, room.base - 5
+        first = HitSamples(room.db, [1], memory)(*asked)
+        with room.db.write() as session:
+            session.execute(delete(SampleRaw))
+        assert HitSamples(room.db, [1], memory)(*asked) == first == room.base - 1_010
+        assert HitSamples(room.db, [1], memory)("m", asked[1], room.base - 2_000) is None
 
     def test_older_times_are_read_from_the_roll_ups(self, room: Room) -> None:
         room.hits({-at: 0.0 for at in range(0, 1_000, 10)})
