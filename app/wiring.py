@@ -205,6 +205,7 @@ class Background:
         every(services.settings.poll_seconds, "layout-watch", watch.look)
         every(60.0, "roll-up", services.telemetry.roll_up)
         every(300.0, "retention", services.telemetry.retire)
+        every(60.0, "distributions", services.records.count_anew)
         every(services.settings.poll_seconds, "alarms", services.alerts.evaluate)
         every(5.0, "messages", services.alerts.deliver)
         every(600.0, "checks", services.checks.refresh)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 
 from app.clock import iso
@@ -15,22 +17,84 @@ EDGES = (_HOUR, 6 * _HOUR, _DAY, 3 * _DAY, 7 * _DAY, 14 * _DAY, 30 * _DAY, 90 * 
 #: A read this soon after the write is taken for the write itself (both set the access time).
 _READ_AFTER_NS = 2 * NS
 _SALTS_SHOWN = 20
+#: Records of a store that are counted while somebody waits for the page.
+COUNTED_AT_ONCE = 50_000
+_META = "distribution"
 
 
 def distribution(store_id: str, inventory: Inventory, access_times: str) -> DistributionView:
-    """As of the last scan. `access_times`: of the mount; where it keeps none, what rests on them is null."""
+    """As of the last scan. `access_times`: of the mount; where it keeps none, what rests on them is null.
+
+    The counts kept in the inventory serve as long as they are of what is in it. Where they are not, because runs took
+    records out since, a small store is counted at once; a large one shows those kept until `keep_counts` comes by.
+    """
+    cohorts = [cohort for cohort in inventory.cohorts().values() if cohort.records > 0]
+    kept = _kept(inventory)
+    found = kept[1] if kept is not None else None
+    few = sum(cohort.records for cohort in cohorts) <= COUNTED_AT_ONCE
+    if kept is None or (few and kept[0] != _state(inventory, cohorts)):
+        found = _counted(inventory, cohorts)
+    assert found is not None
+    knows_use = access_times != "noatime"
+    return found.model_copy(
+        update={
+            "store_id": store_id,
+            "last_use": found.last_use if knows_use else None,
+            "never_read": found.never_read if knows_use else None,
+            "use_reason": _use_reason(access_times),
+        }
+    )
+
+
+def keep_counts(inventory: Inventory) -> bool:
+    """Counts and keeps the counts in the inventory, unless those kept are of what is in it; whether it counted.
+
+    Reads every index once: half a second and more for a million records, which is too long for a page.
+    """
+    inventory.db.execute("BEGIN")  # one snapshot: runs and scans may be at work on it
+    try:
+        cohorts = [cohort for cohort in inventory.cohorts().values() if cohort.records > 0]
+        state, kept = _state(inventory, cohorts), _kept(inventory)
+        if kept is not None and kept[0] == state:
+            return False
+        counts = _counted(inventory, cohorts).model_dump(mode="json")
+    finally:
+        inventory.db.execute("COMMIT")
+    inventory.set_meta(**{_META: json.dumps({"state": state, "counts": counts})})
+    return True
+
+
+def _kept(inventory: Inventory) -> tuple[str, DistributionView] | None:
+    """(of what, counts) as they were kept; None where there are none, or of another form."""
+    try:
+        stored = json.loads(inventory.meta()[_META])
+        return stored["state"], DistributionView.model_validate(stored["counts"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _state(inventory: Inventory, cohorts: Sequence[Cohort]) -> str:
+    """Changes whenever records come or go, and with every scan; not when they are judged anew."""
+    sums: dict[tuple[int, int], tuple[int, int]] = {}
+    for cohort in cohorts:
+        key = (cohort.owner, -1 if cohort.size is None else cohort.size)
+        before = sums.get(key, (0, 0))
+        sums[key] = (before[0] + cohort.records, before[1] + cohort.bytes)
+    text = repr((inventory.meta().get("scanned_at"), EDGES, sorted(sums.items())))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _counted(inventory: Inventory, cohorts: Sequence[Cohort]) -> DistributionView:
     scanned_at = float(inventory.meta().get("scanned_at") or 0.0)
     now_ns = round(scanned_at * NS)
-    cohorts = [cohort for cohort in inventory.cohorts().values() if cohort.records > 0]
-    knows_use = access_times != "noatime"
     unsalted, salts, more = _salts(inventory, cohorts)
     return DistributionView(
-        store_id=store_id,
+        store_id="",
         scanned_at=iso(scanned_at) if scanned_at else None,
         age=_buckets(inventory, cohorts, now_ns, "mtime"),
-        last_use=_buckets(inventory, cohorts, now_ns, "used") if knows_use else None,
-        never_read=_never_read(inventory, cohorts) if knows_use else None,
-        use_reason=_use_reason(access_times),
+        last_use=_buckets(inventory, cohorts, now_ns, "used"),
+        never_read=_never_read(inventory, cohorts),
+        use_reason=None,
         unsalted=unsalted,
         by_salt=salts,
         more_salts=more,

@@ -17,6 +17,7 @@ from app.fleet.service import FleetService
 from app.fleet.targets import StoreTarget
 from app.paging import decode_cursor, encode_cursor
 from app.records.classify import Context
+from app.records.distribution import keep_counts
 from app.records.epochs import sync_observed
 from app.records.inventory_file import Inventory
 from app.records.judging import judge_inventory
@@ -207,6 +208,7 @@ class ScanDesk:
                     judged_poll=known.newest_poll,
                     judged_acts=self._knowledge.acts_version(store.id),
                 )
+            keep_counts(inventory)
             counts: dict[str, list[int]] = {}
             for cohort in inventory.cohorts().values():
                 count = counts.setdefault(cohort.cls, [0, 0])

@@ -25,7 +25,7 @@ from app.records.changes import add_facts
 from app.records.classify import classify_facts
 from app.records.current import CurrentInventories
 from app.records.detail import record_detail
-from app.records.distribution import distribution
+from app.records.distribution import distribution, keep_counts
 from app.records.facts import FileFact, Judgement
 from app.records.filters import Order, RecordFilter
 from app.records.holds import Holds
@@ -219,6 +219,14 @@ class RecordsService:
             return None
         with inventory:
             return distribution(str(store_id), inventory, access_times_of(store))
+
+    def count_anew(self) -> None:
+        """Counts the distribution of stores whose records came or went since: called by the scheduler."""
+        for store in self._fleet.store_targets():
+            inventory = self._current.as_found(store.id)
+            if inventory is not None:
+                with inventory:
+                    keep_counts(inventory)
 
     # epochs
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -47,6 +47,11 @@ class Request:
     end: float
     step: float
     source: Source
+
+    @property
+    def span(self) -> tuple[float, float, float, Source]:
+        """What is read of each series; questions that share it share a query."""
+        return self.start, self.end, self.step, self.source
 
 
 @dataclass
@@ -126,21 +131,36 @@ def read(
 
 
 def read_many(
-    session: Session, kind: str, target_ids: Sequence[int], request: Request, interval: float
-) -> dict[int, list[tuple[float, float | None]]]:
-    """What `read` gives, for many targets with one query (but for raw points, which come one target at a time)."""
-    if request.step == 0.0:
-        return {ident: read(session, kind, ident, request, interval) for ident in target_ids}
-    names = (request.metric.series, *request.metric.divisor)
+    session: Session, kind: str, target_ids: Sequence[int], requests: Sequence[Request], interval: float
+) -> list[dict[int, list[tuple[float, float | None]]]]:
+    """What `read` gives, for many targets and metrics: one query for all their series, one for each span and step."""
+    names = {name for request in requests for name in (request.metric.series, *request.metric.divisor)}
     query = select(Series.target_id, Series.metric, Series.id).where(
         Series.target_kind == kind, Series.target_id.in_(target_ids), Series.metric.in_(names)
     )
-    ids: dict[int, dict[str, int]] = defaultdict(dict)
+    ids: dict[int, dict[str, int]] = {ident: {} for ident in target_ids}
     for target_id, name, series_id in session.execute(query):
         ids[target_id][name] = series_id
-    wanted = [series_id for found in ids.values() for series_id in found.values()]
-    sums = buckets(session, wanted, request.start, request.end, request.step, request.source)
-    return {ident: _bucket_points(request, ids.get(ident, {}), sums) for ident in target_ids}
+    wanted: dict[tuple[float, float, float, Source], set[int]] = defaultdict(set)
+    for request in requests:
+        if request.step:
+            wanted[request.span] |= {i for found in ids.values() for i in _of_metric(found, request.metric).values()}
+    sums = {span: buckets(session, sorted(series), *span) for span, series in wanted.items()}
+    result = []
+    for request in requests:
+        points = {}
+        for target_id, found in ids.items():
+            own = _of_metric(found, request.metric)
+            if request.step or request.metric.series not in own:
+                points[target_id] = _bucket_points(request, own, sums.get(request.span, {}))
+            else:
+                points[target_id] = _raw_points(session, own, request, interval)
+        result.append(points)
+    return result
+
+
+def _of_metric(ids: Mapping[str, int], metric: Metric) -> dict[str, int]:
+    return {name: ids[name] for name in (metric.series, *metric.divisor) if name in ids}
 
 
 def _bucket_points(

@@ -132,30 +132,29 @@ class TelemetryService:
         view = OlderView(state=found.state, until=iso(until) or "", reason=found.reason, query=found.query)
         return view, found
 
-    def sparkline(
-        self, target_kind: PolledKind, target_id: int, metric: str, *, points: int = 60, seconds: float = 3600.0
-    ) -> list[float | None]:
-        """The last `seconds` as `points` values, oldest first; None where nothing was known."""
-        return self.sparklines(target_kind, [target_id], metric, points=points, seconds=seconds)[target_id]
-
     def sparklines(
         self,
         target_kind: PolledKind,
         target_ids: Collection[int],
-        metric: str,
+        metrics: Sequence[str],
         *,
         points: int = 60,
         seconds: float = 3600.0,
-    ) -> dict[int, list[float | None]]:
-        """`sparkline` of many targets, for the price of one query."""
+    ) -> list[dict[int, list[float | None]]]:
+        """For each metric the last `seconds` of each target as `points` values, oldest first; None where nothing was
+        known. All of them for the price of two queries or three."""
         now = self._clock()
-        step = seconds / points
-        request = history.plan(
-            target_kind, metric, start=now - seconds, end=now, step=step, now=now, interval=self._interval
-        )
+        start, step = now - seconds, seconds / points
+        requests = [
+            history.plan(target_kind, name, start=start, end=now, step=step, now=now, interval=self._interval)
+            for name in metrics
+        ]
         with self._db.read() as session:
-            found = history.read_many(session, target_kind, list(target_ids), request, self._interval)
-        return {ident: history.spread(values, now - seconds, now, points) for ident, values in found.items()}
+            found = history.read_many(session, target_kind, list(target_ids), requests, self._interval)
+        return [
+            {ident: history.spread(values, start, now, points) for ident, values in of_metric.items()}
+            for of_metric in found
+        ]
 
     def health_changes(
         self, *, page_size: int, page_token: str | None, target_kind: str | None = None, target_id: int | None = None

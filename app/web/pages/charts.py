@@ -29,16 +29,18 @@ ENGINE_CHARTS: tuple[Spec, ...] = (
 
 def charts_of(services: Services, kind: Literal["server", "engine"], ident: str) -> list[ChartSpec]:
     """Every chart of a target, drawn by the server for now."""
+    specs = SERVER_CHARTS if kind == "server" else ENGINE_CHARTS
+    lines = services.telemetry.sparklines(kind, [int(ident)], [metric for _, metric, *_ in specs], seconds=WINDOW)
     return [
         ChartSpec(
             title,
             metric,
             unit,
             f"/api/v1/{kind}s/{ident}/samples?metric={metric}",
-            Trend(tuple(services.telemetry.sparkline(kind, int(ident), metric, seconds=WINDOW)), WINDOW),
+            Trend(tuple(line[int(ident)]), WINDOW),
             tier,
             low,
             high,
         )
-        for title, metric, unit, tier, low, high in (SERVER_CHARTS if kind == "server" else ENGINE_CHARTS)
+        for (title, metric, unit, tier, low, high), line in zip(specs, lines, strict=True)
     ]

@@ -73,12 +73,9 @@ def events_of(services: Services, servers: Sequence[ServerView], limit: int) -> 
 def hit_rate_trend(services: Services, servers: Sequence[ServerView], events: Sequence[Event]) -> Trend:
     """Shares of the looked-up tokens found in L1 and L2 over the last hour, of all drawn servers together."""
     busiest = sorted(servers, key=lambda s: s.hit_rate.requested_tokens or 0, reverse=True)[:DRAWN_SERVERS]
-
-    def total(metric: str) -> list[float | None]:
-        series = services.telemetry.sparklines("server", [int(s.id) for s in busiest], metric, seconds=WINDOW)
-        return [_sum(values) for values in zip(*series.values(), strict=True)]
-
-    asked, l1, l2 = (total(f"{name}_tokens_per_second") for name in ("requested", "l1_hit", "l2_hit"))
+    metrics = [f"{name}_tokens_per_second" for name in ("requested", "l1_hit", "l2_hit")]
+    found = services.telemetry.sparklines("server", [int(s.id) for s in busiest], metrics, seconds=WINDOW)
+    asked, l1, l2 = ([_sum(values) for values in zip(*series.values(), strict=True)] for series in found)
     layers = [("l1", _shares(l1, asked)), ("l2", _shares(l2, asked))]
     return overview.trend((), WINDOW, events, services.clock(), layers)
 
@@ -94,15 +91,11 @@ def _shares(found: Sequence[float | None], asked: Sequence[float | None]) -> lis
 
 def hops(services: Services, servers: Sequence[ServerView]) -> tuple[Hop, ...]:
     """How fast bytes move down the tiers, over the last five minutes."""
-
-    def recent(metric: str) -> float | None:
-        found = services.telemetry.sparklines("server", [int(s.id) for s in servers], metric, points=1, seconds=300.0)
-        return _sum([values[0] for values in found.values()])
-
     if not servers:
         return ()
-    written, evicted = recent("l2_store_bytes_per_second"), recent("l1_evicted_per_second")
-    asked = recent("requested_tokens_per_second")
+    metrics = ("l2_store_bytes_per_second", "l1_evicted_per_second", "requested_tokens_per_second")
+    found = services.telemetry.sparklines("server", [int(s.id) for s in servers], metrics, points=1, seconds=300.0)
+    written, evicted, asked = (_sum([values[0] for values in series.values()]) for series in found)
     return (
         Hop(
             "looked up in L1 and L2",

@@ -12,9 +12,11 @@ from sqlalchemy import delete
 from app.errors import BadToken, Conflict, InvalidInput, NotFound
 from app.fleet.tables import Server, StoreServer
 from app.lmcache.object_keys import format_name
+from app.records import distribution as distributions
 from app.records.facts import CLASSES, FileFact
 from app.records.filters import RecordFilter
 from app.records.hits import HitMemory, HitSamples
+from app.records.inventory_file import Inventory
 from app.records.schemas import EpochInput
 from app.records.store_dir import StoreDirectory
 from app.records.tables import RecordHold
@@ -240,6 +242,33 @@ class TestInventory:
         assert (found.never_read.records, found.never_read.bytes) == (4, 10_000)
         assert (found.unsalted.records, found.unsalted.bytes) == (3, 10_000)
         assert [(s.salt, s.records, s.bytes) for s in found.by_salt] == [("tenant-b", 1, 3_000), ("tenant-a", 1, 2_000)]
+
+    def test_a_distribution_is_counted_by_the_scan_and_again_when_records_leave(
+        self, room: Room, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [room.record(number, 600.0 * number, 1_000) for number in range(1, 9)]
+        room.scan()
+        before = room.records.distribution(1)
+        path = next(room.root.parent.rglob("store-1.db"))
+        counted: list[str] = []
+        count = distributions._counted
+        monkeypatch.setattr(distributions, "_counted", lambda *given: counted.append("") or count(*given))
+        assert room.records.distribution(1) == before
+        room.records.count_anew()
+        assert counted == []  # the scan has counted
+        room.records.removed_by_run(1, [(names[0].encode(), 1_000, None)], since=room.base)
+        after = room.records.distribution(1)
+        assert before is not None and after is not None and counted
+        assert (sum(b.records for b in before.age), sum(b.records for b in after.age)) == (8, 7)
+        # A large store is not counted while somebody waits: the page shows the scan's counts until the next job.
+        monkeypatch.setattr(distributions, "COUNTED_AT_ONCE", 3)
+        assert room.records.distribution(1) == before
+        room.records.count_anew()
+        assert room.records.distribution(1) == after
+        with Inventory.require(path) as inventory:
+            assert not distributions.keep_counts(inventory)
+            inventory.set_meta(distribution="{}")
+        assert room.records.distribution(1) == after  # what is kept cannot be read: counted
 
     def test_distribution_counts_mixed_sizes_and_leaves_nothing_out(self, room: Room) -> None:
         total = 0

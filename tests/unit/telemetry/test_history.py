@@ -136,11 +136,31 @@ class TestPoints:
     def test_sparkline(self, bench: Bench) -> None:
         bench.clock.now = T0 + 3600
         put(bench, "l1_usage_ratio", [(T0 + 10 * n, n / 360) for n in range(180)])
-        line = bench.telemetry.sparkline("server", 1, "l1_usage_ratio")
+        line = bench.telemetry.sparklines("server", [1], ["l1_usage_ratio"])[0][1]
         assert len(line) == 60
         assert line[0] == pytest.approx(2.5 / 360)
         assert None not in line[:30]
         assert set(line[30:]) == {None}
+
+    @pytest.mark.parametrize("points", [1, 60, 360])  # five-minute buckets, raw buckets, raw points
+    def test_sparklines_of_many_are_those_of_each(self, bench: Bench, points: int) -> None:
+        bench.clock.now = T0 + 3600
+        for ident in (1, 2):
+            for number, name in enumerate(("requested_tokens", "hit_tokens", "interval_seconds", "l1_used_bytes")):
+                if (ident, name) != (2, "l1_used_bytes"):
+                    put(bench, name, [(T0 + 10 * n, 10.0 + (n * number) % 7 + ident) for n in range(360)], ident=ident)
+        metrics = ["hit_rate", "requested_tokens_per_second", "l1_used_bytes", "cpu_cores"]
+        together = bench.telemetry.sparklines("server", [1, 2, 3], metrics, points=points)
+        alone = [
+            {i: bench.telemetry.sparklines("server", [i], [name], points=points)[0][i] for i in (1, 2, 3)}
+            for name in metrics
+        ]
+        assert together == alone
+        assert together[0][1][0] is not None and set(together[2][2]) == set(together[3][1]) == {None}
+        for name, lines in zip(metrics, together, strict=True):
+            if points == 60:
+                read = bench.telemetry.samples("server", 1, name, start=T0, end=T0 + 3600, step=60.0).points
+                assert lines[1] == [value for _, value in read]
 
     def test_spread_takes_the_mean_of_what_falls_together(self) -> None:
         assert spread([(0.0, 1.0), (1.0, 3.0), (5.0, None), (9.9, 7.0), (10.0, 9.0)], 0.0, 10.0, 2) == [2.0, 7.0]
