@@ -109,10 +109,14 @@ def _open_routes(app: FastAPI) -> APIRouter:
 
     @router.get("/livez")
     async def livez() -> dict[str, str]:
+        """The process runs and its loop turns. Needs no sign-in."""
         return {"status": "alive"}
 
     @router.get("/readyz", responses={503: {"description": "Not ready"}})
     def readyz() -> JSONResponse:
+        """Whether database, migrations and scheduler are ready: 200 or 503, with each check. Never the health of a
+        cache server.
+        """
         checks = _readiness(app.state.services)
         ready = all(value == "ok" for value in checks.values())
         body = {"status": "ready" if ready else "not_ready", "checks": checks}

@@ -58,7 +58,7 @@ def list_runs(
     verdict: VerdictName | None = None,
     state: Annotated[str | None, Query(max_length=32)] = None,
 ) -> Page[AcceptanceRunView]:
-    """Newest first."""
+    """Acceptance runs, newest first."""
     return services.acceptance.list_runs(
         page_size=paging.page_size,
         page_token=paging.page_token,
@@ -152,7 +152,7 @@ def latest(engine_id: str, services: ServicesDep, principal: Viewer) -> LatestVi
 
 @router.get("/hooks", responses=READ)
 def list_hooks(services: ServicesDep, principal: Viewer, paging: PageQuery) -> Page[HookView]:
-    """Restart hooks."""
+    """Restart hooks: what the panel may run or call to have a server or an engine restarted."""
     return services.acceptance.hooks.list_hooks(page_size=paging.page_size, page_token=paging.page_token)
 
 
@@ -166,16 +166,19 @@ def create_hook(body: HookInput, response: Response, services: ServicesDep, prin
 
 @router.get("/hooks/{hook_id}", responses=NOT_FOUND)
 def get_hook(hook_id: str, services: ServicesDep, principal: Viewer) -> HookView:
+    """One restart hook, without its secrets."""
     return services.acceptance.hooks.get(parse_id("hook", hook_id))
 
 
 @router.patch("/hooks/{hook_id}", responses=BODY)
 def patch_hook(hook_id: str, body: HookPatch, services: ServicesDep, principal: Admin) -> HookView:
+    """Changes only what is sent."""
     return services.acceptance.hooks.patch(parse_id("hook", hook_id), body, actor=principal.actor)
 
 
 @router.delete("/hooks/{hook_id}", status_code=204, responses=BODY)
 def delete_hook(hook_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Forgets the hook. Nothing is restarted."""
     services.acceptance.hooks.delete(parse_id("hook", hook_id), actor=principal.actor)
 
 
@@ -219,7 +222,7 @@ def list_canary_runs(
     paging: PageQuery,
     engine_id: Annotated[str | None, Query(max_length=32)] = None,
 ) -> Page[CanaryRunView]:
-    """Newest first."""
+    """Readings of canaries, newest first."""
     return services.acceptance.canaries.list_runs(
         page_size=paging.page_size,
         page_token=paging.page_token,
@@ -229,16 +232,19 @@ def list_canary_runs(
 
 @router.get("/canaries/runs/{run_id}", responses=NOT_FOUND)
 def get_canary_run(run_id: str, services: ServicesDep, principal: Viewer) -> CanaryRunView:
+    """One reading: each canary's outcome, and how far it is."""
     return services.acceptance.canaries.get_run(parse_id("canary run", run_id))
 
 
 @router.post("/canaries/runs/{run_id}/cancel", status_code=202, responses=BODY)
 def cancel_canary_run(run_id: str, services: ServicesDep, principal: Operator) -> CanaryRunView:
+    """Stops a reading; canaries not read yet keep their last outcome."""
     return services.acceptance.canaries.cancel(parse_id("canary run", run_id), actor=principal.actor)
 
 
 @router.get("/canaries/{canary_id}", responses=NOT_FOUND)
 def get_canary(canary_id: str, services: ServicesDep, principal: Viewer) -> CanaryView:
+    """One canary with every reading of it."""
     return services.acceptance.canaries.get(parse_id("canary", canary_id))
 
 

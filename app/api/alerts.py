@@ -76,6 +76,7 @@ def count_alerts(services: ServicesDep, principal: Viewer) -> AlertCounts:
 
 @router.get("/alerts/{alert_id}", responses=NOT_FOUND)
 def get_alert(alert_id: str, services: ServicesDep, principal: Viewer) -> AlertDetail:
+    """One alarm: what it saw, what it means, what to do, and whom it told."""
     return services.alerts.get_alert(parse_id("alert", alert_id))
 
 
@@ -98,6 +99,7 @@ def list_rules(services: ServicesDep, principal: Viewer) -> Page[RuleView]:
 
 @router.get("/alert-rules/{rule_id}", responses=NOT_FOUND)
 def get_rule(rule_id: str, services: ServicesDep, principal: Viewer) -> RuleView:
+    """One rule: its thresholds, for how long they must hold, and its overrides."""
     return services.alerts.rules.get_rule(rule_id)
 
 
@@ -115,6 +117,7 @@ def set_override(rule_id: str, body: OverrideInput, services: ServicesDep, princ
 
 @router.delete("/alert-rules/{rule_id}/overrides/{override_id}", status_code=204, responses=NOT_FOUND)
 def delete_override(rule_id: str, override_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Takes an override back: the rule's own values hold again for that target."""
     services.alerts.rules.delete_override(rule_id, parse_id("override", override_id), actor=principal.actor)
 
 
@@ -128,11 +131,13 @@ def list_silences(
     paging: PageQuery,
     state: Literal["waiting", "active", "over"] | None = None,
 ) -> Page[SilenceView]:
+    """Silences, newest first."""
     return services.alerts.quiet.list_silences(page_size=paging.page_size, page_token=paging.page_token, state=state)
 
 
 @router.post("/silences", status_code=201, responses=BODY)
 def create_silence(body: SilenceInput, response: Response, services: ServicesDep, principal: Operator) -> SilenceView:
+    """Keeps matching alarms from telling anybody until it ends. They go on being evaluated and shown."""
     view = services.alerts.quiet.create_silence(body, actor=principal.actor)
     response.headers["Location"] = f"/api/v1/silences/{view.id}"
     return view
@@ -140,6 +145,7 @@ def create_silence(body: SilenceInput, response: Response, services: ServicesDep
 
 @router.get("/silences/{silence_id}", responses=NOT_FOUND)
 def get_silence(silence_id: str, services: ServicesDep, principal: Viewer) -> SilenceView:
+    """One silence: what it matches, until when, by whom and why."""
     return services.alerts.quiet.get_silence(parse_id("silence", silence_id))
 
 
@@ -151,11 +157,13 @@ def end_silence(silence_id: str, services: ServicesDep, principal: Operator) -> 
 
 @router.get("/maintenance-windows", responses=READ)
 def list_windows(services: ServicesDep, principal: Viewer, paging: PageQuery) -> Page[WindowView]:
+    """Maintenance windows, with when each opens next."""
     return services.alerts.quiet.list_windows(page_size=paging.page_size, page_token=paging.page_token)
 
 
 @router.post("/maintenance-windows", status_code=201, responses=BODY)
 def create_window(body: WindowInput, response: Response, services: ServicesDep, principal: Admin) -> WindowView:
+    """A repeated silence: a cron text says when it opens, a duration for how long."""
     view = services.alerts.quiet.create_window(body, actor=principal.actor)
     response.headers["Location"] = f"/api/v1/maintenance-windows/{view.id}"
     return view
@@ -163,16 +171,19 @@ def create_window(body: WindowInput, response: Response, services: ServicesDep, 
 
 @router.get("/maintenance-windows/{window_id}", responses=NOT_FOUND)
 def get_window(window_id: str, services: ServicesDep, principal: Viewer) -> WindowView:
+    """One maintenance window."""
     return services.alerts.quiet.get_window(parse_id("maintenance window", window_id))
 
 
 @router.patch("/maintenance-windows/{window_id}", responses=BODY)
 def patch_window(window_id: str, body: WindowPatch, services: ServicesDep, principal: Admin) -> WindowView:
+    """Changes only what is sent."""
     return services.alerts.quiet.patch_window(parse_id("maintenance window", window_id), body, actor=principal.actor)
 
 
 @router.delete("/maintenance-windows/{window_id}", status_code=204, responses=NOT_FOUND)
 def delete_window(window_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Ends the window for good."""
     services.alerts.quiet.delete_window(parse_id("maintenance window", window_id), actor=principal.actor)
 
 
@@ -187,6 +198,7 @@ def list_notifiers(services: ServicesDep, principal: Viewer, paging: PageQuery) 
 
 @router.post("/notifiers", status_code=201, responses=BODY)
 def create_notifier(body: NotifierInput, response: Response, services: ServicesDep, principal: Admin) -> NotifierView:
+    """Adds somebody to tell. The address is write-only."""
     view = services.alerts.notifiers.create(body, actor=principal.actor)
     response.headers["Location"] = f"/api/v1/notifiers/{view.id}"
     return view
@@ -194,16 +206,19 @@ def create_notifier(body: NotifierInput, response: Response, services: ServicesD
 
 @router.get("/notifiers/{notifier_id}", responses=NOT_FOUND)
 def get_notifier(notifier_id: str, services: ServicesDep, principal: Viewer) -> NotifierView:
+    """One notifier, without its address's secrets."""
     return services.alerts.notifiers.get(parse_id("notifier", notifier_id))
 
 
 @router.patch("/notifiers/{notifier_id}", responses=BODY)
 def patch_notifier(notifier_id: str, body: NotifierPatch, services: ServicesDep, principal: Admin) -> NotifierView:
+    """Changes only what is sent."""
     return services.alerts.notifiers.patch(parse_id("notifier", notifier_id), body, actor=principal.actor)
 
 
 @router.delete("/notifiers/{notifier_id}", status_code=204, responses=NOT_FOUND)
 def delete_notifier(notifier_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Forgets the notifier: nobody is told by it any more."""
     services.alerts.notifiers.delete(parse_id("notifier", notifier_id), actor=principal.actor)
 
 

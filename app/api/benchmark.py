@@ -53,7 +53,7 @@ def list_runs(
     verdict: VerdictName | None = None,
     state: Annotated[str | None, Query(max_length=32)] = None,
 ) -> Page[BenchmarkRunView]:
-    """Newest first."""
+    """Benchmark runs, newest first."""
     return services.benchmark.list_runs(
         page_size=paging.page_size,
         page_token=paging.page_token,

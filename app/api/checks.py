@@ -114,17 +114,19 @@ def start_run(body: CheckRunInput, response: Response, checks: Checks, principal
 
 @router.get("/runs", responses=READ)
 def list_runs(checks: Checks, principal: Viewer, paging: PageQuery) -> Page[CheckRunView]:
-    """Newest first."""
+    """Runs of the checks, newest first."""
     return checks.list_runs(page_size=paging.page_size, page_token=paging.page_token)
 
 
 @router.get("/runs/{run_id}", responses=NOT_FOUND)
 def get_run(run_id: str, checks: Checks, principal: Viewer) -> CheckRunView:
+    """One run of the checks, and how far it is."""
     return checks.get_run(parse_id("check run", run_id))
 
 
 @router.post("/runs/{run_id}/cancel", responses=BODY)
 def cancel_run(run_id: str, checks: Checks, principal: Operator) -> CheckRunView:
+    """Stops a run of the checks."""
     return checks.cancel_run(parse_id("check run", run_id), actor=principal.actor)
 
 

@@ -43,6 +43,7 @@ Chosen = Annotated[SelectionInput | None, Body(description="which records; all w
 def list_policies(
     services: ServicesDep, principal: Viewer, paging: PageQuery, store_id: StoreQuery = None
 ) -> Page[PolicyView]:
+    """Cleanup policies, of all stores or of one."""
     return services.cleanup.list_policies(
         page_size=paging.page_size, page_token=paging.page_token, store_id=_id("store", store_id)
     )
@@ -56,6 +57,7 @@ def list_presets(services: ServicesDep, principal: Viewer) -> list[PresetView]:
 
 @router.post("/policies", status_code=201, responses=BODY)
 def create_policy(body: PolicyInput, response: Response, services: ServicesDep, principal: Admin) -> PolicyView:
+    """Keeps a policy. Nothing is removed before a plan of it is run or its schedule fires."""
     view = services.cleanup.create_policy(body, actor=principal.actor)
     response.headers["Location"] = f"/api/v1/policies/{view.id}"
     return view
@@ -63,16 +65,19 @@ def create_policy(body: PolicyInput, response: Response, services: ServicesDep, 
 
 @router.get("/policies/{policy_id}", responses=NOT_FOUND)
 def get_policy(policy_id: str, services: ServicesDep, principal: Viewer) -> PolicyView:
+    """One policy with its next three firings."""
     return services.cleanup.get_policy(parse_id("policy", policy_id))
 
 
 @router.patch("/policies/{policy_id}", responses=BODY)
 def patch_policy(policy_id: str, body: PolicyPatch, services: ServicesDep, principal: Admin) -> PolicyView:
+    """Changes only what is sent; a contradiction names both fields and changes nothing."""
     return services.cleanup.patch_policy(parse_id("policy", policy_id), body, actor=principal.actor)
 
 
 @router.delete("/policies/{policy_id}", status_code=204, responses=BODY)
 def delete_policy(policy_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Forgets the policy and its schedule. Its plans, runs and quarantine stay."""
     services.cleanup.delete_policy(parse_id("policy", policy_id), actor=principal.actor)
 
 
@@ -108,6 +113,7 @@ def list_plans(
     store_id: StoreQuery = None,
     policy_id: PolicyQuery = None,
 ) -> Page[PlanView]:
+    """Plans (dry runs), newest first."""
     return services.cleanup.list_plans(
         page_size=paging.page_size,
         page_token=paging.page_token,
@@ -118,6 +124,7 @@ def list_plans(
 
 @router.get("/plans/{plan_id}", responses=NOT_FOUND)
 def get_plan(plan_id: str, services: ServicesDep, principal: Viewer) -> PlanView:
+    """One plan: records and bytes by reason, what would be left, warnings, and when it expires."""
     return services.cleanup.get_plan(parse_id("plan", plan_id))
 
 
@@ -137,6 +144,7 @@ def plan_records(
 
 @router.post("/plans/{plan_id}/cancel", responses=BODY)
 def cancel_plan(plan_id: str, services: ServicesDep, principal: Operator) -> PlanView:
+    """Stops a plan that is still being made."""
     return services.cleanup.cancel_plan(parse_id("plan", plan_id), actor=principal.actor)
 
 
@@ -157,6 +165,7 @@ def list_runs(
     store_id: StoreQuery = None,
     policy_id: PolicyQuery = None,
 ) -> Page[RunView]:
+    """Cleanup runs, newest first."""
     return services.cleanup.list_runs(
         page_size=paging.page_size,
         page_token=paging.page_token,
@@ -167,11 +176,13 @@ def list_runs(
 
 @router.get("/cleanup-runs/{run_id}", responses=NOT_FOUND)
 def get_run(run_id: str, services: ServicesDep, principal: Viewer) -> RunView:
+    """One run: its steps, what was removed, skipped or failed, and the measured free space."""
     return services.cleanup.get_run(parse_id("cleanup run", run_id))
 
 
 @router.post("/cleanup-runs/{run_id}/cancel", responses=BODY)
 def cancel_run(run_id: str, services: ServicesDep, principal: Operator) -> RunView:
+    """Stops a run after the batch at hand. What it removed until then stays removed and can be restored."""
     return services.cleanup.cancel_run(parse_id("cleanup run", run_id), actor=principal.actor)
 
 
@@ -240,11 +251,13 @@ def list_quarantine_jobs(
 
 @router.get("/quarantine-jobs/{job_id}", responses=NOT_FOUND)
 def get_quarantine_job(job_id: str, services: ServicesDep, principal: Viewer) -> QuarantineJobView:
+    """One restore or purge: how far it is, and what became of each record."""
     return services.cleanup.get_quarantine_job(parse_id("quarantine job", job_id))
 
 
 @router.post("/quarantine-jobs/{job_id}/cancel", responses=BODY)
 def cancel_quarantine_job(job_id: str, services: ServicesDep, principal: Operator) -> QuarantineJobView:
+    """Stops a restore or purge after the batch at hand."""
     return services.cleanup.cancel_quarantine_job(parse_id("quarantine job", job_id), actor=principal.actor)
 
 

@@ -17,6 +17,29 @@ from app.api.problems import PROBLEM_SCHEMA
 from app.api.responses import ALWAYS, ANYWHERE, PROBLEM_REF, SHARED
 
 
+#: What a query or path parameter means wherever it occurs, for those whose route does not say it.
+_PARAMETERS = {
+    "a": "id of the first of the two runs",
+    "b": "id of the second of the two runs",
+    "action": "the action as the audit names it, such as policy.create",
+    "arm": "only answers of this arm",
+    "experiment": "only runs of this published experiment",
+    "folder": "name of the folder in the store's quarantine",
+    "form": "the form of what is asked for",
+    "kind": "only of this kind",
+    "phase": "only requests of this pass or phase",
+    "points": "at most so many points; older ones are thinned",
+    "prompt": "only answers to this prompt, by its number in the run",
+    "rule": "only of this rule",
+    "scenario": "A (without the cache) or B (with it)",
+    "severity": "only of this severity",
+    "state": "only in this state",
+    "target_kind": "only of this kind of target",
+    "verdict": "only with this verdict",
+    "window_seconds": "over so many seconds until now",
+}
+
+
 def install(app: FastAPI) -> None:
     """Replaces the application's document by ours and adds the open route that serves it."""
     plain = app.openapi
@@ -53,9 +76,22 @@ def _share(document: dict[str, Any]) -> None:
     for path, operations in document["paths"].items():
         statuses = ALWAYS if path.startswith("/api/v1/") else ANYWHERE
         for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                _describe(parameter)
             for status in statuses:
                 # FastAPI declares its own 422, in a shape that we do not answer with.
                 if status == 422 or str(status) not in operation["responses"]:
                     operation["responses"][str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     for unused in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(unused, None)
+
+
+def _describe(parameter: dict[str, Any]) -> None:
+    """Gives a parameter that its route does not explain the words that hold everywhere."""
+    name = parameter["name"]
+    if "description" in parameter:
+        return
+    if name in _PARAMETERS:
+        parameter["description"] = _PARAMETERS[name]
+    elif name.endswith("_id"):
+        parameter["description"] = f"id of the {name.removesuffix('_id').replace('_', ' ')}, as lists give it"

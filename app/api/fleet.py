@@ -38,11 +38,15 @@ IfMatch = Annotated[str | None, Header(description="ETag of the target as it was
 def list_servers(
     services: ServicesDep, principal: Viewer, paging: PageQuery, q: SearchQuery = None, health: HealthQuery = None
 ) -> Page[ServerView]:
+    """Cache servers by name, each as its last poll left it, with that poll's age."""
     return services.fleet.list_servers(page_size=paging.page_size, page_token=paging.page_token, q=q, health=health)
 
 
 @router.post("/servers", status_code=201, responses=BODY)
 def create_server(body: ServerCreate, response: Response, services: ServicesDep, principal: Admin) -> ServerView:
+    """Registers a cache server. One that does not answer just now is saved and shown as such; a malformed, duplicate
+    or forbidden address is refused.
+    """
     made = services.fleet.create_server(body, actor=principal.actor)
     made = made.model_copy(update={"notice": services.fleet.advice("server", body)})
     return _created(response, "servers", made)
@@ -50,6 +54,7 @@ def create_server(body: ServerCreate, response: Response, services: ServicesDep,
 
 @router.get("/servers/{server_id}", responses=NOT_FOUND)
 def get_server(server_id: str, response: Response, services: ServicesDep, principal: Viewer) -> ServerView:
+    """One cache server: health, L1, hit rate, layouts and L2 adapters, with the time of the poll they come from."""
     return _tagged(response, services.fleet.get_server(parse_id("server", server_id)))
 
 
@@ -62,12 +67,14 @@ def patch_server(
     principal: Admin,
     if_match: IfMatch = None,
 ) -> ServerView:
+    """Changes only what is sent. Another address starts with unknown health; `api_key: null` removes the key."""
     view = services.fleet.patch_server(parse_id("server", server_id), body, actor=principal.actor, if_match=if_match)
     return _tagged(response, view)
 
 
 @router.delete("/servers/{server_id}", status_code=204, responses=BODY)
 def delete_server(server_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Forgets the server and its history. Nothing outside the panel is touched."""
     services.fleet.delete_server(parse_id("server", server_id), actor=principal.actor)
 
 
@@ -80,6 +87,7 @@ def list_engines(
     health: HealthQuery = None,
     server_id: ServerQuery = None,
 ) -> Page[EngineView]:
+    """Engines by name, each as its last poll left it, with that poll's age."""
     return services.fleet.list_engines(
         page_size=paging.page_size,
         page_token=paging.page_token,
@@ -91,6 +99,9 @@ def list_engines(
 
 @router.post("/engines", status_code=201, responses=BODY)
 def create_engine(body: EngineCreate, response: Response, services: ServicesDep, principal: Admin) -> EngineView:
+    """Registers an engine, for one of the servers or alone. One that does not answer just now is saved and shown as
+    such.
+    """
     made = services.fleet.create_engine(body, actor=principal.actor)
     made = made.model_copy(update={"notice": services.fleet.advice("engine", body)})
     return _created(response, "engines", made)
@@ -98,6 +109,7 @@ def create_engine(body: EngineCreate, response: Response, services: ServicesDep,
 
 @router.get("/engines/{engine_id}", responses=NOT_FOUND)
 def get_engine(engine_id: str, response: Response, services: ServicesDep, principal: Viewer) -> EngineView:
+    """One engine: health, GPU cache, queues, prefix cache rates, and whether its cache can be reset."""
     return _tagged(response, services.fleet.get_engine(parse_id("engine", engine_id)))
 
 
@@ -110,12 +122,14 @@ def patch_engine(
     principal: Admin,
     if_match: IfMatch = None,
 ) -> EngineView:
+    """Changes only what is sent; `server_id: null` unlinks it from its server."""
     view = services.fleet.patch_engine(parse_id("engine", engine_id), body, actor=principal.actor, if_match=if_match)
     return _tagged(response, view)
 
 
 @router.delete("/engines/{engine_id}", status_code=204, responses=BODY)
 def delete_engine(engine_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Forgets the engine and its history. Nothing outside the panel is touched."""
     services.fleet.delete_engine(parse_id("engine", engine_id), actor=principal.actor)
 
 
@@ -123,6 +137,7 @@ def delete_engine(engine_id: str, services: ServicesDep, principal: Admin) -> No
 def list_stores(
     services: ServicesDep, principal: Viewer, paging: PageQuery, q: SearchQuery = None, server_id: ServerQuery = None
 ) -> Page[StoreView]:
+    """Record directories by name, with the servers that write there."""
     return services.fleet.list_stores(
         page_size=paging.page_size,
         page_token=paging.page_token,
@@ -133,11 +148,15 @@ def list_stores(
 
 @router.post("/stores", status_code=201, responses=BODY)
 def create_store(body: StoreCreate, response: Response, services: ServicesDep, principal: Admin) -> StoreView:
+    """Registers a record directory. It is read only by a scan; where its files are not what its server writes, the
+    answer says so and how to confirm.
+    """
     return _created(response, "stores", services.fleet.create_store(body, actor=principal.actor))
 
 
 @router.get("/stores/{store_id}", responses=NOT_FOUND)
 def get_store(store_id: str, response: Response, services: ServicesDep, principal: Viewer) -> StoreView:
+    """One record directory: path, servers, kind, and what the last look at it found."""
     return _tagged(response, services.fleet.get_store(parse_id("store", store_id)))
 
 
@@ -150,12 +169,14 @@ def patch_store(
     principal: Admin,
     if_match: IfMatch = None,
 ) -> StoreView:
+    """Changes only what is sent. Another path needs the same confirmation as a new one."""
     view = services.fleet.patch_store(parse_id("store", store_id), body, actor=principal.actor, if_match=if_match)
     return _tagged(response, view)
 
 
 @router.delete("/stores/{store_id}", status_code=204, responses=BODY)
 def delete_store(store_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Forgets the store and its inventory. Not one file of it is touched."""
     services.fleet.delete_store(parse_id("store", store_id), actor=principal.actor)
 
 

@@ -99,7 +99,7 @@ def start_scan(
 
 @router.get("/stores/{store_id}/scans", responses=NOT_FOUND)
 def list_store_scans(store_id: str, services: ServicesDep, _who: Viewer, paging: PageQuery) -> Page[ScanView]:
-    """Newest first."""
+    """Scans of this store, newest first."""
     return services.records.list_scans(
         page_size=paging.page_size, page_token=paging.page_token, store_id=parse_id("store", store_id)
     )

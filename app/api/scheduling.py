@@ -20,11 +20,13 @@ def list_schedules(
     paging: PageQuery,
     kind: Annotated[str | None, Query(max_length=32)] = None,
 ) -> Page[ScheduleView]:
+    """All schedules (scan, policy, acceptance), each with its next three firings."""
     return services.scheduling.list_schedules(page_size=paging.page_size, page_token=paging.page_token, kind=kind)
 
 
 @router.post("", status_code=201, responses=BODY)
 def create_schedule(body: ScheduleInput, response: Response, services: ServicesDep, principal: Admin) -> ScheduleView:
+    """Adds a schedule. A time zone or cron text that makes no sense is refused with its field."""
     view = services.scheduling.create(body, actor=principal.actor)
     response.headers["Location"] = f"/api/v1/schedules/{view.id}"
     return view
@@ -32,21 +34,25 @@ def create_schedule(body: ScheduleInput, response: Response, services: ServicesD
 
 @router.get("/{schedule_id}", responses=NOT_FOUND)
 def get_schedule(schedule_id: str, services: ServicesDep, principal: Viewer) -> ScheduleView:
+    """One schedule with its next three firings."""
     return services.scheduling.get(parse_id("schedule", schedule_id))
 
 
 @router.patch("/{schedule_id}", responses=BODY)
 def patch_schedule(schedule_id: str, body: SchedulePatch, services: ServicesDep, principal: Admin) -> ScheduleView:
+    """Changes only what is sent."""
     return services.scheduling.patch(parse_id("schedule", schedule_id), body, actor=principal.actor)
 
 
 @router.delete("/{schedule_id}", status_code=204, responses=NOT_FOUND)
 def delete_schedule(schedule_id: str, services: ServicesDep, principal: Admin) -> None:
+    """Forgets the schedule; what it started goes on."""
     services.scheduling.delete(parse_id("schedule", schedule_id), actor=principal.actor)
 
 
 @router.get("/{schedule_id}/firings", responses=NOT_FOUND)
 def list_firings(schedule_id: str, services: ServicesDep, principal: Viewer, paging: PageQuery) -> Page[FiringView]:
+    """Firings of this schedule and what came of each: started, refused, missed; newest first."""
     return services.scheduling.firings(
         parse_id("schedule", schedule_id), page_size=paging.page_size, page_token=paging.page_token
     )
@@ -54,16 +60,19 @@ def list_firings(schedule_id: str, services: ServicesDep, principal: Viewer, pag
 
 @router.post("/{schedule_id}/pause", responses=BODY)
 def pause(schedule_id: str, services: ServicesDep, principal: Operator) -> ScheduleView:
+    """Starts nothing from now on, until it is resumed."""
     return _set_paused(services, schedule_id, principal, True)
 
 
 @router.post("/{schedule_id}/resume", responses=BODY)
 def resume(schedule_id: str, services: ServicesDep, principal: Operator) -> ScheduleView:
+    """Goes on with the next firing after now."""
     return _set_paused(services, schedule_id, principal, False)
 
 
 @router.post("/{schedule_id}/run-now", status_code=202, responses=BODY)
 def run_now(schedule_id: str, services: ServicesDep, principal: Operator) -> FiringView:
+    """Fires once now, paused or not; the answer says what came of it."""
     return services.scheduling.run_now(parse_id("schedule", schedule_id), actor=principal.actor)
 
 

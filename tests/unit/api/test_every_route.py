@@ -121,3 +121,17 @@ def test_documents_name_every_route_family(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "API.md").read_text()
     families = {route.path.split("/")[3] for route in routes() if route.path.startswith("/api/v1/")}
     assert sorted(f for f in families if f"/{f}" not in text) == []
+
+
+def test_the_document_explains_every_operation_and_every_parameter() -> None:
+    paths = create_app(load_settings({})).openapi()["paths"]
+    operations = [(f"{method} {path}", op) for path, item in paths.items() for method, op in item.items()]
+    assert len(operations) > 150
+    assert [name for name, op in operations if len(op.get("description", "")) < 10] == []
+    silent = [
+        f"{name} {parameter['name']}"
+        for name, op in operations
+        for parameter in op.get("parameters", [])
+        if not parameter.get("description")
+    ]
+    assert silent == []
