@@ -16,7 +16,6 @@ from fastapi import APIRouter, FastAPI, Response
 from app.api.problems import PROBLEM_SCHEMA
 from app.api.responses import ALWAYS, ANYWHERE, PROBLEM_REF, SHARED
 
-
 #: What a query or path parameter means wherever it occurs, for those whose route does not say it.
 _PARAMETERS = {
     "a": "id of the first of the two runs",
