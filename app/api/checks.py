@@ -10,6 +10,7 @@ from app.api.deps import Operator, PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import BODY, NOT_FOUND, READ
 from app.checks.schemas import (
     ChangesView,
+    CheckPairView,
     CheckRunInput,
     CheckRunView,
     ChecksPage,
@@ -53,6 +54,14 @@ def list_checks(
         page_size=paging.page_size,
         page_token=paging.page_token,
     )
+
+
+@router.get("/pairs", responses=NOT_FOUND)
+def list_pairs(
+    checks: Checks, principal: Viewer, server_id: ServerQuery = None, engine_id: EngineQuery = None
+) -> list[CheckPairView]:
+    """Every server-engine pair with its counts and its worst finding, the worst pair first."""
+    return checks.list_pairs(server_id=_id("server", server_id), engine_id=_id("engine", engine_id))
 
 
 @router.get("/rules", responses=READ)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.checks.base import SEVERITY
 from app.checks.rules import ALL
-from app.checks.schemas import ChangesView, ChangeView, CheckCounts, CheckRunView, ChecksPage, CheckView
+from app.checks.schemas import ChangesView, ChangeView, CheckCounts, CheckPairView, CheckRunView, ChecksPage, CheckView
 from app.checks.tables import CheckResult, CheckRun, CheckSetting
 from app.clock import iso
 from app.paging import decode_cursor, encode_cursor
@@ -47,6 +47,35 @@ def present(
         next_page_token=encode_cursor(name, list(_order(page[-1]))) if more else None,
         checked_at=iso(oldest),
         counts=totals,
+    )
+
+
+def pairs(
+    session: Session, *, server_id: int | None, engine_id: int | None, names: Mapping[tuple[str, int], str]
+) -> list[CheckPairView]:
+    """Every pair with findings in force, the worst first. `names` are the targets' names by (side, id)."""
+    query = _of_targets(select(CheckResult).where(CheckResult.ended_at.is_(None)), server_id, engine_id)
+    by_pair: dict[tuple[int | None, int | None], list[CheckResult]] = {}
+    for row in session.scalars(query):
+        by_pair.setdefault((row.server_id, row.engine_id), []).append(row)
+    found = []
+    for (server, engine), rows in by_pair.items():
+        first = min(rows, key=_order)
+        sides = [("server", server), ("engine", engine)]
+        known = [names.get((side, ident), f"{side} {ident}") for side, ident in sides if ident is not None]
+        found.append(
+            CheckPairView(
+                server_id=_text(server),
+                engine_id=_text(engine),
+                name=" · ".join(known),
+                counts=CheckCounts(**_counts(row.verdict for row in rows)),
+                worst=first.verdict,
+                worst_title=first.title,
+                checked_at=iso(min(row.last_at for row in rows)),
+            )
+        )
+    return sorted(
+        found, key=lambda view: (-view.counts.fail, -view.counts.warn, -view.counts.unknown, view.name.casefold())
     )
 
 
@@ -93,25 +122,40 @@ def changes(
     reason: str,
     names: Mapping[tuple[str, int], str],
 ) -> ChangesView:
-    """What is different from `since`: verdicts and settings, newest first. First sights are no changes.
+    """What is different from `since`: verdicts and settings, newest first.
 
-    `names` are the targets' names by (side, id).
+    A pair's first look is no change, also where it came after `since`: nobody knows how it was before. `names` are the
+    targets' names by (side, id).
     """
     found: list[tuple[float, ChangeView]] = []
     query = _of_targets(select(CheckResult), server_id, engine_id).where(
         or_(CheckResult.first_at > since, CheckResult.ended_at > since)
     )
     rows = list(session.scalars(query.order_by(CheckResult.first_at)))
+    looked = {(server, engine): at for server, engine, at in session.execute(_first_looks(server_id, engine_id))}
     before = {_key(row): row for row in rows if row.first_at <= since}
     for row in rows:
         if row.first_at > since:
             old = before.get(_key(row))
-            if old is not None or row.verdict != "ok":
+            first_look = row.first_at <= looked.get((row.server_id, row.engine_id), row.first_at)
+            if old is not None or (row.verdict != "ok" and not first_look):
                 found.append((row.first_at, _verdict_change(row, old)))
             before[_key(row)] = row
     found += list(_setting_changes(session, server_id, engine_id, since, names))
     found.sort(key=lambda pair: pair[0], reverse=True)
+    if looked and (first := min(looked.values())) > since:
+        reason = f"{reason}; first looked at {iso(first)}, what was before is not known"
     return ChangesView(since=iso(since), since_reason=reason, changes=[change for _, change in found[:MOST_CHANGES]])
+
+
+def _first_looks(server_id: int | None, engine_id: int | None) -> Select[int | None, int | None, float]:
+    """(server, engine, when it was looked at first) of every pair."""
+    query = select(CheckResult.server_id, CheckResult.engine_id, func.min(CheckResult.first_at))
+    if server_id is not None:
+        query = query.where(CheckResult.server_id == server_id)
+    if engine_id is not None:
+        query = query.where(CheckResult.engine_id == engine_id)
+    return query.group_by(CheckResult.server_id, CheckResult.engine_id)
 
 
 def _setting_changes(

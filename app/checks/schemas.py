@@ -51,6 +51,21 @@ class ChecksPage(Page[CheckView]):
     counts: CheckCounts
 
 
+class CheckPairView(ApiModel):
+    """One server-engine pair and how it stands: `worst` is its worst verdict, `worst_title` what is so there.
+
+    `engine_id` null: a server without an engine; `server_id` null: an engine without a server.
+    """
+
+    server_id: str | None
+    engine_id: str | None
+    name: str
+    counts: CheckCounts
+    worst: VerdictName
+    worst_title: str
+    checked_at: str | None
+
+
 class RuleView(ApiModel):
     """One rule of the catalogue."""
 

@@ -23,6 +23,7 @@ from app.checks.ledger import Pair, PairResult
 from app.checks.rules import ALL
 from app.checks.schemas import (
     ChangesView,
+    CheckPairView,
     CheckRunInput,
     CheckRunView,
     ChecksPage,
@@ -170,6 +171,13 @@ class ChecksService:
                 page_token=page_token,
             )
 
+    def list_pairs(self, *, server_id: int | None = None, engine_id: int | None = None) -> list[CheckPairView]:
+        """Every pair that was looked at, the worst first. Raises NotFound for targets that are not there."""
+        self._known(server_id, engine_id)
+        names = self._names()
+        with self._db.read() as session:
+            return reads.pairs(session, server_id=server_id, engine_id=engine_id, names=names)
+
     def history(
         self,
         *,
@@ -202,8 +210,7 @@ class ChecksService:
         reason = "as asked"
         if since is None:
             since, reason = self._worked_at(server_id, engine_id)
-        names = {("server", item.id): item.name for item in self._fleet.server_targets()}
-        names |= {("engine", item.id): item.name for item in self._fleet.engine_targets()}
+        names = self._names()
         with self._db.read() as session:
             return reads.changes(
                 session, server_id=server_id, engine_id=engine_id, since=since, reason=reason, names=names
@@ -332,6 +339,10 @@ class ChecksService:
         )
 
     # helpers
+
+    def _names(self) -> dict[tuple[str, int], str]:
+        names = {("server", item.id): item.name for item in self._fleet.server_targets()}
+        return names | {("engine", item.id): item.name for item in self._fleet.engine_targets()}
 
     def _known(self, server_id: int | None, engine_id: int | None) -> None:
         if server_id is not None:

@@ -111,6 +111,9 @@ def _print(findings: Sequence[Finding], options: CheckOptions) -> None:
             continue
         print(f"{_MARKS[item.verdict]}  {item.title}  [{item.check_id}: {item.subject}]")
         print(f"      {item.evidence}")
+        if item.configured is not None or item.effective is not None:
+            read = f" (read from {item.origin})" if item.origin else ""
+            print(f"      set: {item.configured or 'not told'}; in force: {item.effective or 'not told'}{read}")
         if item.fix:
             print(f"      fix: {item.fix}")
     if hidden:

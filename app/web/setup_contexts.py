@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.checks.schemas import ChangesView, ChecksPage, CheckView, RuleView
+from app.checks.schemas import ChangesView, CheckPairView, CheckView, RuleView
 from app.fleet.schemas import EngineView, ServerView
 from app.launch.schemas import LaunchView
 from app.sizing.schemas import PrefixView, SizingView
@@ -23,10 +23,22 @@ CHECK_WORDS: Mapping[str, Word] = {
 
 
 @dataclass(frozen=True)
-class ChecksListPage(PageContext):
-    """All verdicts, worst first, of one pair or of all; what changed since it worked; texts to judge."""
+class PairVerdicts:
+    """One pair and its verdicts, worst first."""
 
-    page: ChecksPage
+    pair: CheckPairView
+    checks: Sequence[CheckView]
+
+
+@dataclass(frozen=True)
+class ChecksListPage(PageContext):
+    """All verdicts, worst first, pair by pair; what changed since it worked; texts to judge.
+
+    `pairs` are all of the filter, `shown` the worst of them with their verdicts.
+    """
+
+    pairs: Sequence[CheckPairView]
+    shown: Sequence[PairVerdicts]
     changes: ChangesView
     servers: Sequence[ServerView]
     engines: Sequence[EngineView]

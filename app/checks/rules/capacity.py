@@ -43,13 +43,13 @@ class CapacityWithoutEviction(Check):
                     f"{disk_size(limit)} is more than the file system has ({disk_size(store.total_bytes or 0)})",
                     title="The declared capacity is larger than the disk",
                     fix="a max_capacity_gb below the size of the file system",
-                    effective=store.adapter.eviction_policy,
+                    effective=store.adapter.eviction_policy or "evicts",
                     **values,
                 )
             else:
                 yield self.ok(
                     store.subject,
                     f"{disk_size(limit)}, evicts by {store.adapter.eviction_policy or 'a policy'}",
-                    effective=store.adapter.eviction_policy,
+                    effective=store.adapter.eviction_policy or "evicts",
                     **values,
                 )

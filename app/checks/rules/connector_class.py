@@ -34,7 +34,12 @@ class ConnectorClass(Check):
                 fix=effective.how_to_see(facts.engine),
             )
             return
-        values = {"configured": found.value or "none", "origin": found.origin}
+        told = engine.facts.kv_connector if engine.facts is not None else None
+        values = {
+            "configured": told or found.value or "none",
+            "effective": found.value or "none",
+            "origin": found.origin,
+        }
         cpu = engine.facts is not None and (engine.facts.device or "").startswith("cpu")
         if not found.value:
             yield self.fail(subject, "the engine has no KV connector", title="No connector", fix=fix, **values)

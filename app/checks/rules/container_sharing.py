@@ -35,6 +35,8 @@ class ContainerSharing(Check):
         values = {
             "configured": f"ipc {server.ipc or 'own'}/{engine.ipc or 'own'}, "
             f"network {server.network or 'own'}/{engine.network or 'own'}",
+            "effective": f"{'isolated IPC' if isolated else 'shared memory' if shares else 'no shared memory'}, "
+            f"server {'reached' if reaches else 'not reached'}",
             "origin": server.origin,
         }
         if not shares and not isolated:

@@ -28,6 +28,7 @@ class DiskLimit(Check):
                 "local_disk is set, but max_local_disk_size is 0: nothing is stored on disk",
                 title="The disk tier has no room",
                 fix="LMCACHE_MAX_LOCAL_DISK_SIZE with the gigabytes per rank",
+                effective="nothing on disk",
                 **values,
             )
             return

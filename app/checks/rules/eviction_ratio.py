@@ -31,10 +31,16 @@ class EvictionRatio(Check):
         if ratio is None:
             yield self.unknown(server.name, "the server does not tell its eviction ratio")
             return
-        origin = "/status of the server" if status is not None else "/config of the server"
+        origin = "/config and /status of the server" if status is not None else "/config of the server"
         if server.planned:
             origin = "command line of the server"
-        values = {"configured": f"{policy or 'policy not told'}, {ratio:g}", "origin": origin}
+        asked = _first(config.eviction_ratio if config else None, ratio)
+        asked_policy = (config.eviction_policy if config else None) or policy
+        values = {
+            "configured": f"{asked_policy or 'policy not told'}, {asked:g}",
+            "effective": f"{policy or 'policy not told'}, {ratio:g}",
+            "origin": origin,
+        }
         if policy == "noop" and (config is None or config.store_policy != "skip_l1"):
             yield self.fail(
                 server.name,

@@ -25,12 +25,21 @@ class EvictionWatermark(Check):
         if server is None:
             return
         mark = server.status.trigger_watermark if server.status is not None else None
-        if mark is None and server.config is not None:
-            mark = server.config.trigger_watermark
+        asked = server.config.trigger_watermark if server.config is not None else None
+        if mark is None:
+            mark = asked
         if mark is None:
             yield self.unknown(server.name, "the server does not tell its watermark")
             return
-        values = {"configured": f"{mark:g}", "origin": "command line" if server.planned else "/status of the server"}
+        values = {
+            "configured": f"{mark if asked is None else asked:g}",
+            "effective": f"{mark:g}",
+            "origin": "command line"
+            if server.planned
+            else "/config and /status of the server"
+            if server.status is not None
+            else "/config of the server",
+        }
         fix = f"lmcache server --eviction-trigger-watermark {DEFAULT:g}"
         if mark >= 1:
             yield self.fail(

@@ -38,6 +38,7 @@ class Heartbeat(Check):
                 title="Dead engines stay registered",
                 fix="lmcache server --worker-reap-timeout-seconds 120",
                 configured="0 s",
+                effective="never reaped",
                 origin="/config of the server",
             )
             return

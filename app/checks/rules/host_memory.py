@@ -56,6 +56,7 @@ class HostMemory(Check):
                 f"L1 of {human_bytes(l1)} does not fit: {told}",
                 title="L1 is larger than the memory that is left",
                 fix=fix,
+                effective="does not fit",
                 **values,
             )
         elif budget.left < 0 or l1 > room:
@@ -64,7 +65,8 @@ class HostMemory(Check):
                 f"L1 of {human_bytes(l1)} leaves no reserve: {told}",
                 title="L1 leaves no reserve",
                 fix=fix,
+                effective="fits without a reserve",
                 **values,
             )
         else:
-            yield self.ok(server.name, told, **values)
+            yield self.ok(server.name, told, effective="fits", **values)

@@ -28,7 +28,13 @@ class HybridSerde(Check):
         used = list(_lossy(facts))
         if not used:
             if facts.server is not None and facts.server.config is not None:
-                yield self.ok(facts.server_name, "no serde and no blending", origin="/config of the server")
+                yield self.ok(
+                    facts.server_name,
+                    "no serde and no blending",
+                    configured="none",
+                    effective="records are exact",
+                    origin="/config of the server",
+                )
             return
         for subject, what, fix, origin in used:
             if hybrid:
@@ -38,6 +44,7 @@ class HybridSerde(Check):
                     title="Not possible with a hybrid model",
                     fix=fix,
                     configured=what,
+                    effective="answers cannot be trusted",
                     origin=origin,
                 )
             else:
@@ -47,6 +54,7 @@ class HybridSerde(Check):
                     title="Records are not exact",
                     fix=f"{fix}, or run acceptance tests in the mode `score`",
                     configured=what,
+                    effective="records are not exact",
                     origin=origin,
                 )
 

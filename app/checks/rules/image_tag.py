@@ -32,7 +32,7 @@ class ImageTag(Check):
             tag = name.rpartition("/")[2].partition(":")[2]
             values = {"configured": image, "origin": container.origin}
             if digest or (tag and tag not in _MOVING and not tag.endswith("-nightly") and "$" not in tag):
-                yield self.ok(container.name, image, **values)
+                yield self.ok(container.name, image, effective="pinned", **values)
             elif "$" in image:
                 yield self.unknown(container.name, f"{image} is decided by a variable", **values)
             else:
@@ -41,5 +41,6 @@ class ImageTag(Check):
                     f"{image}: {'no tag, so latest' if not tag else f'the tag {tag} moves'}",
                     title="The image may change with the next pull",
                     fix=f"{name.rpartition(':')[0] or name}:VERSION, or @sha256:…",
+                    effective="whatever the next pull brings",
                     **values,
                 )

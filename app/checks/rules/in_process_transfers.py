@@ -27,7 +27,12 @@ class InProcessTransfers(Check):
         told = engine.transfers if engine is not None else None
         if engine is None or told is None or not told.seen:
             return
-        values = {"effective": _decided(told), "origin": "log of the engine"}
+        given = facts.in_process.number("chunk_size") if facts.in_process is not None else None
+        values = {
+            "configured": "chunk size not given" if given is None else f"chunk size {given:g}",
+            "effective": _decided(told),
+            "origin": "log of the engine",
+        }
         if told.multiproc_missing:
             yield self.warn(
                 engine.name,
@@ -56,8 +61,8 @@ class InProcessTransfers(Check):
             yield self.ok(engine.name, _sentence(told), **values)
 
 
-def _decided(told: InProcessLog) -> str | None:
-    return None if told.chunk_size is None else f"chunk size {told.chunk_size}"
+def _decided(told: InProcessLog) -> str:
+    return "chunk size not logged" if told.chunk_size is None else f"chunk size {told.chunk_size}"
 
 
 def _sentence(told: InProcessLog) -> str:

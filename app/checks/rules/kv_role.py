@@ -22,13 +22,15 @@ class KvRole(Check):
         role = engine.facts.kv_role
         origin = "command line of the engine" if engine.planned else "/server_info of the engine"
         if role == "kv_both":
-            yield self.ok(facts.engine_name, role, configured=role, origin=origin)
+            yield self.ok(facts.engine_name, role, configured=role, effective="stores and loads", origin=origin)
         elif role is None:
             yield self.fail(
                 facts.engine_name,
                 "no kv_role is set: vLLM refuses a connector without one",
                 title="No role",
                 fix='"kv_role": "kv_both" in --kv-transfer-config',
+                configured="no role",
+                effective="refused at start",
                 origin=origin,
             )
         else:
@@ -42,5 +44,6 @@ class KvRole(Check):
                 title="The engine does only half of the work",
                 fix='"kv_role": "kv_both" in --kv-transfer-config',
                 configured=role,
+                effective=does,
                 origin=origin,
             )

@@ -31,6 +31,7 @@ class LeftoverVariables(Check):
                     title="Settings of the in-process mode are left over",
                     fix=f"unset {' '.join(sorted(names)[:6])}; use the options of lmcache server instead",
                     configured=_listed(names),
+                    effective="read by nobody",
                     origin=settings.origin,
                 )
             elif settings.unknown:
@@ -40,10 +41,17 @@ class LeftoverVariables(Check):
                     title="Unknown settings",
                     fix="correct the names (docs of LMCache: configuration) or remove them",
                     configured=_listed(settings.unknown),
+                    effective="read by nobody",
                     origin=settings.origin,
                 )
             else:
-                yield self.ok(subject, "none", origin=settings.origin)
+                yield self.ok(
+                    subject,
+                    "none",
+                    configured=_listed(names) or "none of the in-process mode",
+                    effective="as set" if names else "none",
+                    origin=settings.origin,
+                )
 
 
 def _sides(facts: Facts) -> Iterable[tuple[str, InProcessConfig]]:

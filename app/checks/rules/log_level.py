@@ -24,10 +24,11 @@ class LogLevel(Check):
                     title="DEBUG logging was left on",
                     fix=f"{variable}=INFO, and restart",
                     configured=level,
+                    effective=level,
                     origin=origin,
                 )
             else:
-                yield self.ok(subject, f"{level} ({origin})", configured=level, origin=origin)
+                yield self.ok(subject, f"{level} ({origin})", configured=level, effective=level, origin=origin)
 
 
 def _levels(facts: Facts) -> Iterable[tuple[str, str, str, str]]:

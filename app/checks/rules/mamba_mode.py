@@ -32,7 +32,8 @@ class MambaMode(Check):
             yield self.ok(
                 subject,
                 "align, which vLLM calls experimental: run an acceptance test after every upgrade",
-                configured=mode.value,
+                configured=_asked(facts) or mode.value,
+                effective=mode.value,
                 origin=mode.origin,
             )
         else:
@@ -41,6 +42,12 @@ class MambaMode(Check):
                 f"the mode is {mode.value!r}: gated delta nets and Mamba layers keep no state at block boundaries",
                 title="The hybrid model's state cannot be restored",
                 fix=fix,
-                configured=mode.value,
+                configured=_asked(facts) or mode.value,
+                effective=mode.value,
                 origin=mode.origin,
             )
+
+
+def _asked(facts: Facts) -> str | None:
+    told = facts.engine.facts if facts.engine is not None else None
+    return told.mamba_cache_mode if told is not None else None

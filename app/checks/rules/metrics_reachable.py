@@ -29,7 +29,11 @@ class MetricsReachable(Check):
 
     def _server(self, server: ServerSide) -> Finding:
         config, metrics = server.config, server.metrics
-        values = {"origin": "/metrics of the server"}
+        values = {
+            "configured": "not told" if config is None else "on" if config.metrics_enabled is not False else "off",
+            "effective": "no answer" if metrics is None else "served",
+            "origin": "/config and /metrics of the server",
+        }
         if metrics is None and config is not None and config.otlp_endpoint:
             return self.warn(
                 server.name,
@@ -37,6 +41,7 @@ class MetricsReachable(Check):
                 title="Metrics are pushed, not served",
                 fix="start without --otlp-endpoint, or accept that the panel knows no hit rate",
                 configured=config.otlp_endpoint,
+                effective="pushed",
                 origin="/config of the server",
             )
         if config is not None and config.metrics_enabled is False:
@@ -46,6 +51,7 @@ class MetricsReachable(Check):
                 title="No counters",
                 fix="start without --disable-metrics and --disable-observability",
                 configured="off",
+                effective="no counters",
                 origin="/config of the server",
             )
         if metrics is None and not server.reachable:
@@ -87,6 +93,7 @@ class MetricsReachable(Check):
                 title="No counters",
                 fix="leave out --disable-metrics and --disable-observability",
                 configured="off",
+                effective="no counters",
                 origin="command line",
             )
         elif config.otlp_endpoint:
@@ -96,12 +103,18 @@ class MetricsReachable(Check):
                 title="Metrics are pushed, not served",
                 fix="leave out --otlp-endpoint",
                 configured=config.otlp_endpoint,
+                effective="pushed",
                 origin="command line",
             )
 
     def _engine(self, facts: Facts, engine: EngineSide) -> Finding:
         metrics = engine.metrics
-        values = {"origin": "/metrics of the engine"}
+        name = found.value if (found := effective.connector(facts)) is not None else ""
+        values = {
+            "configured": f"connector {name}" if name else "no connector seen",
+            "effective": "no answer" if metrics is None else "served",
+            "origin": "/metrics of the engine",
+        }
         if metrics is None and not engine.reachable:
             return self.unknown(engine.name, "the engine does not answer", **values)
         if metrics is None:
@@ -122,8 +135,6 @@ class MetricsReachable(Check):
                 fix="start without --disable-log-stats, and register the engine's API port",
                 **values,
             )
-        found = effective.connector(facts)
-        name = found.value if found is not None else ""
         if name in effective.IN_PROCESS_CONNECTORS and not metrics.in_process:
             return self.warn(
                 engine.name,

@@ -25,12 +25,13 @@ class NeverEvicts(Check):
         for store in facts.stores:
             if store.adapter.base_path is None:
                 continue
-            kind = store.adapter.type or "type not told"
+            kind = store.adapter.type or "this adapter"
             evicts = store.adapter.eviction is True and kind != "fs"
             if evicts:
                 yield self.ok(
                     store.subject,
                     f"{kind} evicts by itself ({store.adapter.eviction_policy or 'policy not told'})",
+                    configured=f"{kind}, eviction on",
                     effective="evicts",
                     origin="/config of the server",
                 )
@@ -39,6 +40,7 @@ class NeverEvicts(Check):
                 yield self.ok(
                     store.subject,
                     f"{kind} never evicts; bounded here by {names}",
+                    configured=f"{kind}, no eviction",
                     effective=names,
                     origin="cleanup policies of the panel",
                 )
@@ -60,6 +62,7 @@ class NeverEvicts(Check):
             f"{kind} never evicts, {known}{left}",
             title="Nothing keeps the store from growing",
             fix="add a cleanup policy with capacity or free_space (preset: keep the disk from filling)",
+            configured=f"{kind}, no eviction",
             effective="never evicts",
             origin="/config of the server",
         )

@@ -8,6 +8,8 @@ from app.checks import effective
 from app.checks.base import Check, Finding
 from app.checks.facts import Facts
 
+_ORIGIN = "/config of the server; layouts on its /status"
+
 
 class ObjectGroups(Check):
     id = "separate_object_groups"
@@ -29,7 +31,7 @@ class ObjectGroups(Check):
         if config is None or config.separate_object_groups is None:
             yield self.unknown(subject, "the server does not tell whether object groups are separated")
         elif config.separate_object_groups:
-            yield self.ok(subject, "separated", configured=True, origin="/config of the server")
+            yield self.ok(subject, "separated", configured=True, effective=_in_force(facts, on=True), origin=_ORIGIN)
         else:
             yield self.warn(
                 subject,
@@ -37,5 +39,13 @@ class ObjectGroups(Check):
                 title="Object groups are not separated",
                 fix="lmcache server --separate-object-groups, over a new base_path",
                 configured=False,
-                origin="/config of the server",
+                effective=_in_force(facts, on=False),
+                origin=_ORIGIN,
             )
+
+
+def _in_force(facts: Facts, *, on: bool) -> str:
+    """The groups of the engine's registered layout, else what is set."""
+    counts = {len(layout.groups) for layout in effective.own_layouts(facts) if layout.groups}
+    told = ", ".join(str(count) for count in sorted(counts))
+    return f"{told} object group{'' if told == '1' else 's'}" if told else "on" if on else "off"

@@ -36,6 +36,7 @@ class ODirectSize(Check):
                     title="O_DIRECT fails in practice",
                     fix='"use_odirect": false in this --l2-adapter, or a chunk size whose records are whole blocks',
                     configured="use_odirect",
+                    effective="refused by the file system",
                     origin="start-up log of the server",
                 )
                 continue

@@ -11,6 +11,11 @@ from app.checks.facts import Facts, ServerSide
 _ALL = ("0.0.0.0", "::", "")  # noqa: S104
 
 
+_WHO = {
+    "all": "all interfaces", "public": "a public address", "private": "its network", "loopback": "this host only",
+}  # fmt: skip
+
+
 class OpenPort(Check):
     id = "open_port"
     title = "The server's HTTP port is not open to everybody"
@@ -34,7 +39,7 @@ class OpenPort(Check):
         fix = "lmcache server --http-host 127.0.0.1, with a proxy or an SSH tunnel for those who need it"
         values = {
             "configured": host,
-            "effective": "run_script enabled" if scripts else None,
+            "effective": _WHO[_reach(host)] + (", run_script enabled" if scripts else ""),
             "origin": "command line" if server.planned else "/config of the server",
         }
         seen = f"; it answered at {', '.join(server.answers_from)} without a key" if server.answers_from else ""

@@ -26,20 +26,23 @@ class PrefixCaching(Check):
         subject = facts.engine_name
         on, is_hybrid = effective.prefix_caching(facts), effective.hybrid(facts)
         hybrid = is_hybrid is not None and is_hybrid.value
+        told = facts.engine.facts.enable_prefix_caching if facts.engine.facts is not None else None
+        asked = told if told is not None else on.value if on is not None else None
         fix = "vllm serve --enable-prefix-caching"
         if on is None:
             if facts.engine.planned and not hybrid:
                 return  # vLLM's default for ordinary models
             yield self.unknown(subject, "the engine does not tell whether prefix caching is on", fix=fix)
         elif on.value:
-            yield self.ok(subject, "on", configured=True, origin=on.origin)
+            yield self.ok(subject, "on", configured=asked, effective=True, origin=on.origin)
         elif hybrid:
             yield self.fail(
                 subject,
                 "off for a hybrid model: nothing is ever found again",
                 title="Prefix caching is off",
                 fix=fix,
-                configured=False,
+                configured=asked,
+                effective=False,
                 origin=on.origin,
             )
         else:
@@ -48,6 +51,7 @@ class PrefixCaching(Check):
                 "off: the GPU reuses nothing by itself, every hit costs a load from the cache server",
                 title="Prefix caching is off",
                 fix=fix,
-                configured=False,
+                configured=asked,
+                effective=False,
                 origin=on.origin,
             )

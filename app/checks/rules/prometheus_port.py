@@ -25,7 +25,11 @@ class PrometheusPort(Check):
         if server is None or server.config is None or server.config.prometheus_port is None:
             return
         port, http = server.config.prometheus_port, server.config.http_port
-        values = {"configured": port, "origin": "command line" if server.planned else "/config of the server"}
+        values = {
+            "configured": port,
+            "effective": f"metrics on port {http or 8080}",
+            "origin": "command line" if server.planned else "/config of the server",
+        }
         if port != DEFAULT and port != http:
             yield self.warn(
                 server.name,

@@ -34,7 +34,7 @@ class PromptTokensDetails(Check):
                 fix=f"give the engine's start-up log (--log FILE, or paste it on the checks page), or {fix}",
             )
         elif on:
-            yield self.ok(engine.name, "on", configured=True, origin=origin)
+            yield self.ok(engine.name, "on", configured=True, effective=True, origin=origin)
         else:
             yield self.warn(
                 engine.name,
@@ -42,5 +42,6 @@ class PromptTokensDetails(Check):
                 title="Answers do not say what was cached",
                 fix=fix,
                 configured=False,
+                effective=False,
                 origin=origin,
             )

@@ -27,10 +27,12 @@ class Reachable(Check):
                     + _last_words(server.log.problem if server.log is not None else None),
                     title="The cache server does not answer",
                     fix="start it, or correct its address (HTTP port, 8080 by default)",
+                    configured=server.url,
                     effective="no answer",
+                    origin=self.source,
                 )
             else:
-                yield self.ok(server.name, "answers", effective="answers")
+                yield self.ok(server.name, "answers", configured=server.url, effective="answers", origin=self.source)
         if engine is not None and not engine.planned:
             if engine.mistaken_for is not None:
                 yield self._mistaken(facts, engine.name, engine.mistaken_for, wanted="engine")
@@ -41,10 +43,12 @@ class Reachable(Check):
                     + _last_words(engine.notes.problem if engine.notes is not None else None),
                     title="The engine does not answer",
                     fix="start it, or correct its address (API port, 8000 by default)",
+                    configured=engine.url,
                     effective="no answer",
+                    origin=self.source,
                 )
             else:
-                yield self.ok(engine.name, "answers", effective="answers")
+                yield self.ok(engine.name, "answers", configured=engine.url, effective="answers", origin=self.source)
 
     def _mistaken(self, facts: Facts, subject: str, found: str, *, wanted: str) -> Finding:
         sides = (facts.server, facts.engine)

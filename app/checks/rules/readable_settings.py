@@ -25,7 +25,15 @@ class ReadableSettings(Check):
                 title="A setting cannot be read",
                 fix="correct it; in a shell put JSON into single quotes",
                 configured=problem,
+                effective="not read",
                 origin=facts.in_process.origin if facts.in_process is not None else "command line",
             )
         if not problems and facts.in_process is not None:
-            yield self.ok(subject, "JSON and YAML parse", origin=facts.in_process.origin)
+            names = ", ".join(sorted(facts.in_process.set_names)[:6])
+            yield self.ok(
+                subject,
+                "JSON and YAML parse",
+                configured=names or "nothing of the in-process mode",
+                effective="read",
+                origin=facts.in_process.origin,
+            )

@@ -27,7 +27,7 @@ class RecordNames(Check):
             return
         for name in effective.engine_models(facts.engine)[:5]:
             length = len(name.replace("/", "-SEP-").encode()) + _REST
-            values = {"configured": name, "origin": "model path of the engine"}
+            values = {"configured": name, "effective": f"names of {length} bytes", "origin": "model path of the engine"}
             if "@" in name:
                 yield self.fail(
                     name,

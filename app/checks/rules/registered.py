@@ -32,7 +32,11 @@ class Registered(Check):
         subject = facts.pair_name
         names = effective.engine_models(engine)
         registered = {layout.model_name for layout in server.status.contexts.values()}
-        values = {"effective": ", ".join(sorted(registered)) or "nothing registered", "origin": "/status of the server"}
+        values = {
+            "configured": ", ".join(names) or "the engine's model is not told",
+            "effective": ", ".join(sorted(registered)) or "nothing registered",
+            "origin": "/v1/models of the engine; /status of the server",
+        }
         wrong = self._wrong_port(facts)
         fix = "restart the engine, or wait for two heartbeats (20 s) and look again"
         if wrong:
@@ -68,6 +72,9 @@ class Registered(Check):
                 wrong,
                 title="The engine would talk to another server",
                 fix="the same port in --port of the server and lmcache.mp.port of the engine",
+                configured=wrong,
+                effective="another server, or none",
+                origin="command lines",
             )
 
     @staticmethod

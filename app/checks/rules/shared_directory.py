@@ -26,11 +26,19 @@ class SharedDirectory(Check):
                 continue
             if not store.shared_with:
                 yield self.ok(
-                    store.subject, "no other server of the panel names this directory", effective="one server"
+                    store.subject,
+                    "no other server of the panel names this directory",
+                    configured=store.subject,
+                    effective="one server",
+                    origin="/config of the servers",
                 )
                 continue
             names = ", ".join(other.name for other in store.shared_with)
-            values = {"effective": f"shared with {names}", "origin": "/config of the servers"}
+            values = {
+                "configured": store.subject,
+                "effective": f"shared with {names}",
+                "origin": "/config of the servers",
+            }
             different = [other for other in store.shared_with if other.chunk_size not in (None, chunk) and chunk]
             if different:
                 told = ", ".join(f"{other.name}: {other.chunk_size}" for other in different)

@@ -27,6 +27,8 @@ class StartOrder(Check):
                 "the engine's start-up log says that it could not reach the cache server",
                 title="The engine found no server",
                 fix="start the server first; check lmcache.mp.host and lmcache.mp.port",
+                configured=_asked(facts),
+                effective="no server at the engine's start",
                 origin="start-up log of the engine",
             )
             return
@@ -45,13 +47,14 @@ class StartOrder(Check):
             "http://127.0.0.1:8080/healthcheck"
         )
         if condition == "service_healthy" and server.has_health_check:
-            return self.ok(subject, "the engine waits for a healthy server", **values)
+            return self.ok(subject, "the engine waits for a healthy server", effective="waits", **values)
         if condition == "service_healthy":
             return self.fail(
                 subject,
                 f"{engine.name} waits for {server.name} to be healthy, but {server.name} has no healthcheck",
                 title="The engine would wait for ever",
                 fix=fix,
+                effective="waits for ever",
                 **values,
             )
         return self.warn(
@@ -59,6 +62,7 @@ class StartOrder(Check):
             f"{engine.name} does not wait until {server.name} is healthy",
             title="The engine may start before the server",
             fix=fix,
+            effective="does not wait",
             **values,
         )
 
@@ -73,8 +77,23 @@ class StartOrder(Check):
                 f"the server started {human_seconds(round(later))} after the engine: the engine had to find it again",
                 title="The server was restarted under the engine",
                 fix="after a restart of the server look that the engine is registered again; else restart the engine",
+                configured=_asked(facts),
                 effective="server after engine",
                 origin="process_start_time_seconds of both",
             )
         else:
-            yield self.ok(facts.pair_name, "the server was there first", effective="server before engine")
+            yield self.ok(
+                facts.pair_name,
+                "the server was there first",
+                configured=_asked(facts),
+                effective="server before engine",
+                origin="process_start_time_seconds of both",
+            )
+
+
+def _asked(facts: Facts) -> str:
+    """The order that a compose file asks for."""
+    server = next((item for item in facts.containers if item.role == "server"), None)
+    engine = next((item for item in facts.containers if item.role == "engine"), None)
+    condition = dict(engine.waits_for).get(server.name) if server is not None and engine is not None else None
+    return condition or "no order is told here"

@@ -40,7 +40,7 @@ class StoreDevice(Check):
             where = f"{kind} at {store.mount_point or 'an unknown mount point'}"
             if store.device:
                 where += f" ({store.device})"
-            values = {"effective": where, "origin": "mount table of this host"}
+            values = {"configured": store.subject, "effective": where, "origin": "/config; mount table of this host"}
             if kind in VOLATILE:
                 yield self.fail(
                     store.subject,

@@ -27,6 +27,7 @@ class TempDir(Check):
                     f"{name!r} leaves the store",
                     title="The temporary folder lies outside",
                     fix='"relative_tmp_dir": ".tmp"',
+                    effective="outside the store",
                     **values,
                 )
             elif not store.temp_same_device:
@@ -35,7 +36,8 @@ class TempDir(Check):
                     f"{name} is on another device than the records",
                     title="The temporary folder is on another file system",
                     fix='"relative_tmp_dir": ".tmp" on the same mount',
+                    effective="another device",
                     **values,
                 )
             else:
-                yield self.ok(store.subject, f"{name}, same device", **values)
+                yield self.ok(store.subject, f"{name}, same device", effective="same device", **values)

@@ -35,6 +35,7 @@ class Territory(Check):
             reasons.append("an SGLang engine is registered at the server")
         values = {
             "configured": "; ".join(reasons) or "vLLM, text",
+            "effective": "not measured here" if reasons else "measured here",
             "origin": "/server_info and /v1/models of the engine",
         }
         if reasons:

@@ -28,13 +28,16 @@ class TransferMode(Check):
             return
         theirs = server.config.supported_transfer_mode
         subject = facts.pair_name
+        own = effective.engine_mode(facts)
         if theirs is None:
             yield self.unknown(subject, "the server does not tell its transfer mode")
             return
         if theirs == "auto":
-            yield self.ok(subject, "the server takes both", configured="auto", origin="/config of the server")
+            mode = own.value if own is not None else "either"
+            yield self.ok(
+                subject, "the server takes both", configured="auto", effective=mode, origin="/config of the server"
+            )
             return
-        own = effective.engine_mode(facts)
         if own is None:
             yield self.unknown(
                 subject,

@@ -36,7 +36,11 @@ class UnifiedMemory(Check):
             yield self.unknown(subject, f"not known: {missing}", fix="give the engine's start-up log")
             return
         budget = Budget(total=memory.usable_bytes, parts={name: value or 0 for name, value in parts.items()})
-        values = {"effective": "CPU engine" if cpu else "unified memory", "origin": "host, /config, /metrics, log"}
+        values = {
+            "configured": f"L1 {human_bytes(l1)}",
+            "effective": "CPU engine" if cpu else "unified memory",
+            "origin": "host, /config, /metrics, log",
+        }
         if budget.left < -budget.reserve:
             yield self.fail(
                 subject,

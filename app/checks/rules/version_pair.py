@@ -60,18 +60,20 @@ class VersionPair(Check):
                     title="This pair of versions is known to be bad",
                     fix="upgrade LMCache (server and engine's connector together), then run an acceptance test",
                     source=source,
+                    effective="known to be bad",
                     **values,
                 )
                 return
         good = next((text for a, b, text in KNOWN_GOOD if ours[: len(a)] == a and theirs[: len(b)] == b), None)
         if good is not None:
-            yield self.ok(subject, f"LMCache {cache} with vLLM {serving}: {good}", **values)
+            yield self.ok(subject, f"LMCache {cache} with vLLM {serving}: {good}", effective="known to work", **values)
         else:
             yield self.warn(
                 subject,
                 f"LMCache {cache} with vLLM {serving}: nothing is known of this pair here",
                 title="This pair of versions is unknown",
                 fix="run an acceptance test with this pair (thorough, with a restart of the engine)",
+                effective="nothing is known",
                 **values,
             )
 

@@ -348,6 +348,15 @@ CASES = [
         lambda: facts(engine=hybrid_engine(), server=server(config={"engine_type": "blend"})),
         "CacheBlend",
     ),
+    Case("serde_and_blending", "warn", lambda: _in_process("LMCACHE_REMOTE_SERDE=cachegen"), "remote serde cachegen"),
+    Case("serde_and_blending", "warn", lambda: _in_process("LMCACHE_ENABLE_BLENDING=True"), "CacheBlend"),
+    Case(
+        "serde_and_blending",
+        "fail",
+        lambda: replace(_in_process("LMCACHE_ENABLE_BLENDING=True"), engine=hybrid_engine()),
+        "with a hybrid model",
+        "LMCACHE_ENABLE_BLENDING=False",
+    ),
     Case("serde_and_blending", "warn", lambda: facts(stores=(store(adapter={"serde": '{"type":"fp8"}'}),)), "fp8"),
     # memory
     Case("eviction_ratio", "warn", facts, "0.99", "--eviction-ratio 0.2"),
@@ -363,6 +372,7 @@ CASES = [
         "limit 0",
     ),
     Case("eviction_watermark", "ok", facts),
+    Case("eviction_watermark", "ok", lambda: facts(server=server(status=None)), "0.8 (default 0.8)"),
     Case("eviction_watermark", "fail", lambda: facts(server=server(status={"trigger_watermark": 1.0})), "", "0.8"),
     Case("eviction_watermark", "warn", lambda: facts(server=server(status={"trigger_watermark": 0.99}))),
     Case("eviction_watermark", "warn", lambda: facts(server=server(status={"trigger_watermark": 0.3})), "never used"),

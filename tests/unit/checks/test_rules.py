@@ -27,6 +27,15 @@ def test_case(case: Case) -> None:
         assert chosen.source
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_judgement_says_what_is_set_what_is_in_force_and_where_that_was_read(case: Case) -> None:
+    for item in evaluate(case.facts()):
+        if item.verdict is not Verdict.UNKNOWN:
+            assert item.configured, item
+            assert item.effective, item
+            assert item.origin, item
+
+
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.id)
 def test_every_rule_has_both_kinds_of_case(rule: Check) -> None:
     seen = {case.verdict for case in CASES if case.check_id == rule.id}

@@ -52,6 +52,20 @@ class TestRuns:
         assert found["write_probe"].verdict == "unknown"
         assert bench.checks.list_checks().checked_at is not None
 
+    def test_pairs_are_ordered_by_how_they_stand(self, bench: Bench, sandbox: SandboxThread) -> None:
+        calm = bench.server(sandbox.server_url)
+        bench.engine(sandbox.engine_url, calm)
+        bench.server(CLOSED, "cache-gone")
+        bench.checks.start_run(CheckRunInput(), actor="test")
+        pairs = bench.checks.list_pairs()
+        assert [pair.name for pair in pairs] == ["cache-gone", "cache-a · engine-a"]
+        assert (pairs[0].worst, pairs[0].worst_title) == ("fail", "The cache server does not answer")
+        assert pairs[1].counts.ok > 20
+        assert [pair.name for pair in bench.checks.list_pairs(server_id=calm)] == ["cache-a · engine-a"]
+        answer = bench.client("viewer").get("/api/v1/checks/pairs", params={"server_id": calm})
+        assert [item["engine_id"] for item in answer.json()] == ["1"]
+        assert bench.client("viewer").get("/api/v1/checks/pairs", params={"server_id": "99"}).status_code == 404
+
     def test_targets_that_do_not_answer(self, bench: Bench) -> None:
         server_id = bench.server(CLOSED)
         bench.engine("http://127.0.0.1:10", server_id)
@@ -201,6 +215,19 @@ class TestHistory:
         assert reason == ("the last run of the checks without a fail" if run.counts.fail == 0 else reason)
         bench.fleet.mark_data_path_proven(server_id, bench.clock.now)
         assert "acceptance" in bench.checks.changes(server_id=server_id).since_reason
+
+    def test_the_first_look_at_a_pair_is_no_change(self, bench: Bench) -> None:
+        bench.server("http://127.0.0.1:8080")
+        self.keep(bench, facts(), 3000.0)
+        bench.clock.now = 4000.0
+        view = bench.checks.changes(since=2000.0)
+        assert view.changes == []
+        assert "what was before is not known" in view.since_reason
+        self.keep(bench, facts(server=server(metrics={"l1_allocation_failures": 3.0})), 5000.0)
+        self.keep(bench, facts(problems=("--l2-adapter: is no JSON",)), 6000.0)
+        names = [change.name for change in bench.checks.changes(since=2000.0).changes]
+        assert "readable_settings" in names  # a finding that was not there before, and nothing ended for it
+        assert "what was before" not in bench.checks.changes(since=3500.0).since_reason
 
     def test_a_setting_that_is_not_told_once_has_not_changed(self, bench: Bench) -> None:
         bench.server("http://127.0.0.1:8080")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.checks.schemas import ChangesView, ChangeView, CheckCounts, ChecksPage, CheckView
+from app.checks.schemas import ChangesView, ChangeView, CheckCounts, CheckPairView, CheckView
 from app.checks.service import ChecksService
 from app.checks.views import finding_view
 from app.errors import InvalidInput
@@ -23,7 +23,7 @@ from app.web.pages.launch import _body as launch_body
 from app.web.pages.sizing import FIELDS as SIZING_FIELDS
 from app.web.pages.sizing import PREFIX_FIELDS
 from app.web.pages.sizing import _body as sizing_body
-from app.web.setup_contexts import CheckRulesPage, ChecksListPage, LaunchPage, SizingPage
+from app.web.setup_contexts import CheckRulesPage, ChecksListPage, LaunchPage, PairVerdicts, SizingPage
 from tests.unit.checks.support import all_of, facts, server, store
 from tests.unit.launch.support import generate
 from tests.unit.sizing.test_kv_bytes import QWEN3_NEXT
@@ -80,13 +80,18 @@ def all_pages(odd: str = "") -> Pages:
     servers, engines = [samples.server("1", "lmc-a" + odd)], [samples.engine("1", "qwen-1" + odd)]
     base: dict[str, Any] = {"servers": servers, "engines": engines}
     views = _views(odd)
-    found = ChecksPage(
-        items=views,
-        next_page_token=None,
-        checked_at=samples.ago(10),
+    pair = CheckPairView(
+        server_id="1",
+        engine_id="1",
+        name="cache-a · engine-a" + odd,
         counts=CheckCounts(fail=2, warn=1, unknown=1, ok=20),
+        worst="fail",
+        worst_title=views[0].title + odd,
+        checked_at=samples.ago(10),
     )
-    empty = ChecksPage(items=[], next_page_token=None, checked_at=None, counts=CheckCounts())
+    calm = pair.model_copy(update={"engine_id": None, "name": "cache-b" + odd, "worst": "ok"})
+    found: dict[str, Any] = {"pairs": [pair, calm], "shown": [PairVerdicts(pair, views), PairVerdicts(calm, [])]}
+    empty: dict[str, Any] = {"pairs": [], "shown": []}
     checks: dict[str, Any] = {"server_id": "1", "engine_id": "", "verdict": "", "running": False}
     form = FormState.of({"commands": "lmcache server" + odd}, fields=CHECK_FIELDS)
     failed = form.failed(InvalidInput.field("engine_id", "is needed" + odd))
@@ -114,13 +119,13 @@ def all_pages(odd: str = "") -> Pages:
     return {
         "checks": (
             "checks.html",
-            ChecksListPage(where, page=found, changes=_changes(odd), form=form, **checks, **base),
+            ChecksListPage(where, **found, changes=_changes(odd), form=form, **checks, **base),
         ),
         "checks-empty": (
             "checks.html",
             ChecksListPage(
                 pages.shell("overview", "/checks", role="viewer"),
-                page=empty,
+                **empty,
                 changes=ChangesView(since=None, since_reason="no good moment is known", changes=[]),
                 form=form,
                 **{**checks, "running": True},
@@ -129,11 +134,11 @@ def all_pages(odd: str = "") -> Pages:
         ),
         "checks-judged": (
             "checks.html",
-            ChecksListPage(where, page=empty, changes=_changes(odd), form=failed, judged=views[:3], **checks, **base),
+            ChecksListPage(where, **empty, changes=_changes(odd), form=failed, judged=views[:3], **checks, **base),
         ),
         "checks-nothing": (
             "checks.html",
-            ChecksListPage(where, page=empty, changes=_changes(odd), form=form, judged=[], **checks, **base),
+            ChecksListPage(where, **empty, changes=_changes(odd), form=form, judged=[], **checks, **base),
         ),
         "rules": ("check_rules.html", CheckRulesPage(where, rules=ChecksService.rules(None))),  # type: ignore[arg-type]
         "sizing": ("sizing.html", SizingPage(at["sizing"], result=sized, prefix=prefix, **sizing)),
@@ -222,6 +227,18 @@ class TestWhatIsShown:
         assert "What changed since it worked" in text
         for match in re.finditer(r'<span class="(?:status|badge) s-\w+"[^>]*>(.*?)</span>', text):
             assert re.sub(r"<[^>]+>", "", re.sub(r"<svg.*?</svg>", "", match.group(1))).strip()
+
+    def test_every_pair_has_its_own_verdicts_and_a_place_in_the_order(self) -> None:
+        text = render("checks", PLAIN)
+        assert "2 pairs, the worst first" in text
+        assert "/checks?server_id=1&amp;engine_id=1" in text.replace("&engine_id", "&amp;engine_id")
+        assert "Verdicts of cache-a · engine-a, worst first" in text
+        assert "No verdict of this kind for this pair" in text
+
+    def test_every_verdict_says_what_is_set_what_is_in_force_and_where_it_was_read(self) -> None:
+        text = render("checks", PLAIN)
+        assert '<span class="faint">not told</span>' not in text
+        assert "read from /config and /status of the server" in text
 
     def test_viewers_start_nothing(self) -> None:
         for name in ("checks-empty", "sizing-viewer", "launch-viewer"):
