@@ -100,9 +100,10 @@ def _body(options: LaunchOptions) -> LaunchInput:
         body.setdefault("server", {}).setdefault("store", {})["base_path"] = options.base_path
     if options.device is not None:
         body["device"] = options.device
-    if "model" not in body.get("engine", {}):
+    pair = any((options.server, options.engine, body.get("server_id"), body.get("engine_id")))
+    if not pair and "model" not in body.get("engine", {}):
         raise InvalidInput.field("--model", "is needed: the model's path or name")
-    if "l1_gib" not in body.get("server", {}):
+    if not pair and "l1_gib" not in body.get("server", {}):
         raise InvalidInput.field("--l1-gib", "is needed: how much memory the cache may take (tierkeeper size says it)")
     try:
         return LaunchInput.model_validate(body)

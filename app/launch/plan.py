@@ -66,7 +66,7 @@ def make_plan(body: LaunchInput, *, registered: str | None = None, place: Place 
             if registered is not None
             else (declared_fingerprint(body, chunk), "what these commands declare")
         )
-        base_path = layout_path(root, engine.model, fingerprint) if server.store.per_layout else root
+        base_path = layout_path(root, model_of(body), fingerprint) if server.store.per_layout else root
         if not server.store.per_layout:
             notes.append("all layouts share one directory: after a change of dtype or chunk size clean it first")
         if server.store.adapter == "fs":
@@ -78,8 +78,8 @@ def make_plan(body: LaunchInput, *, registered: str | None = None, place: Place 
     if engine.dev_mode:
         notes.append("dev mode opens /reset_prefix_cache and /server_info, and more: only on a trusted network")
     return Plan(
-        server=_server_words(server, engine, chunk, base_path, place),
-        engine_a=_engine_words(engine, chunk),
+        server=_server_words(server, engine, chunk, l1_gib(body), base_path, place),
+        engine_a=_engine_words(engine, model_of(body)),
         connector=("--kv-transfer-config", _connector(server, engine, place)),
         server_environment={"PYTHONHASHSEED": "0"},
         engine_environment=_engine_environment(engine),
@@ -92,9 +92,30 @@ def make_plan(body: LaunchInput, *, registered: str | None = None, place: Place 
     )
 
 
+def l1_gib(body: LaunchInput) -> float:
+    """The size of L1. Raises InvalidInput where nobody gave one."""
+    if body.server.l1_gib is None:
+        raise InvalidInput.field(
+            "server.l1_gib", "is needed: how much memory the cache may take, or a registered server that tells its own"
+        )
+    return body.server.l1_gib
+
+
+def model_of(body: LaunchInput) -> str:
+    """The model. Raises InvalidInput where nobody gave one."""
+    if body.engine.model is None:
+        raise InvalidInput.field("engine.model", "is needed: the model's path or name, or a registered engine")
+    return body.engine.model
+
+
+def block_of(engine: EngineInput) -> int:
+    """Tokens of which a chunk must be a multiple."""
+    return engine.hybrid_block_tokens or engine.block_size or 16
+
+
 def _chunk_size(server: ServerInput, engine: EngineInput) -> int:
     """As given, else 256 brought up to whole blocks."""
-    block = engine.hybrid_block_tokens or engine.block_size or 16
+    block = block_of(engine)
     if server.chunk_size is None:
         return block * max(1, -(-DEFAULT_CHUNK // block))
     if server.chunk_size % block:
@@ -106,16 +127,17 @@ def _chunk_size(server: ServerInput, engine: EngineInput) -> int:
 
 
 def _server_words(
-    server: ServerInput, engine: EngineInput, chunk: int, base_path: str | None, place: Place
+    server: ServerInput, engine: EngineInput, chunk: int, l1: float, base_path: str | None, place: Place
 ) -> tuple[str, ...]:
+    workers = server.workers if "workers" in server.model_fields_set else max(server.workers, engine.tensor_parallel)
     found = [
         "server",
         *("--host", place.server_host, "--port", str(server.port)),
         *("--http-host", place.http_host, "--http-port", str(server.http_port)),
-        *("--chunk-size", str(chunk), "--l1-size-gb", _number(server.l1_gib)),
-        *("--l1-init-size-gb", _number(min(server.l1_gib, 20.0) if server.l1_gib >= 1 else 1)),
+        *("--chunk-size", str(chunk), "--l1-size-gb", _number(l1)),
+        *("--l1-init-size-gb", _number(min(l1, 20.0) if l1 >= 1 else 1)),
         *("--eviction-policy", "LRU", "--eviction-trigger-watermark", _number(server.watermark)),
-        *("--eviction-ratio", _number(server.eviction_ratio), "--max-workers", str(server.workers)),
+        *("--eviction-ratio", _number(server.eviction_ratio), "--max-workers", str(workers)),
         *("--hash-algorithm", "blake3", "--supported-transfer-mode", server.transfer_mode),
         *("--worker-reap-timeout-seconds", _number(max(30.0, 3 * engine.heartbeat_seconds, 120.0))),
     ]
@@ -147,8 +169,8 @@ def _adapter(store: StoreInput, base_path: str) -> str:
     return json.dumps(value, separators=(", ", ": "))
 
 
-def _engine_words(engine: EngineInput, chunk: int) -> tuple[str, ...]:
-    found = ["serve", words.plain("engine.model", engine.model)]
+def _engine_words(engine: EngineInput, model: str) -> tuple[str, ...]:
+    found = ["serve", words.plain("engine.model", model)]
     if engine.served_model_name is not None:
         found += ["--served-model-name", words.plain("engine.served_model_name", engine.served_model_name)]
     found += ["--host", words.host("engine.host", engine.host), "--port", str(engine.port)]

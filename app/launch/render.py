@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from app.launch import words
-from app.launch.plan import Plan
+from app.launch.plan import Plan, l1_gib
 from app.launch.schemas import FileView, LaunchInput
 
 SERVER_NAME, ENGINE_NAME = "lmcache", "vllm"
@@ -145,7 +145,7 @@ def _docker_run(
 
 def _shm_gib(body: LaunchInput) -> int:
     """Shared memory of the server's container: L1 lies in it where transfers go through shared memory."""
-    return int(body.server.l1_gib) + 2
+    return int(l1_gib(body)) + 2
 
 
 def _mounts(body: LaunchInput, plan: Plan, server: bool) -> list[tuple[str, str, str]]:

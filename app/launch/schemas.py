@@ -27,9 +27,11 @@ class StoreInput(InputModel):
 
 
 class ServerInput(InputModel):
-    """`lmcache server`. `l1_gib` is required by the program and has no sensible default: it is the host's memory."""
+    """`lmcache server`. `l1_gib` is required by the program and has no sensible default (it is the host's memory):
+    give it, or a registered server that has it. `workers`: as many as the engine has ranks unless given.
+    """
 
-    l1_gib: float = Field(gt=0, le=10**6)
+    l1_gib: float | None = Field(None, gt=0, le=10**6)
     chunk_size: int | None = Field(None, ge=1, le=10**6)
     host: str = Field("127.0.0.1", max_length=255)
     port: int = Field(5555, ge=1, le=65535)
@@ -46,10 +48,11 @@ class ServerInput(InputModel):
 class EngineInput(InputModel):
     """`vllm serve`. `hybrid_block_tokens`: N of a hybrid model, from its start-up log or the sizing page.
 
-    `extra_args` are appended as they are (each one word); `environment` is added to what is generated.
+    `model` is needed unless a registered engine tells it. `extra_args` are appended as they are (each one word);
+    `environment` is added to what is generated.
     """
 
-    model: str = Field(min_length=1, max_length=1024)
+    model: str | None = Field(None, min_length=1, max_length=1024)
     served_model_name: str | None = Field(None, max_length=300)
     host: str = Field("127.0.0.1", max_length=255)
     port: int = Field(8000, ge=1, le=65535)
@@ -92,8 +95,8 @@ class UnitsInput(InputModel):
 class LaunchInput(InputModel):
     """POST /launch-commands. With `server_id` or `engine_id` what runs there fills in what is not given."""
 
-    server: ServerInput
-    engine: EngineInput
+    server: ServerInput = Field(default_factory=ServerInput)
+    engine: EngineInput = Field(default_factory=EngineInput)
     device: Device = "cuda"
     images: ImagesInput = Field(default_factory=ImagesInput)
     units: UnitsInput = Field(default_factory=UnitsInput)

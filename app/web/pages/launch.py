@@ -37,7 +37,7 @@ ALIASES = {
         )
     },
 }  # fmt: skip
-_DEFAULTS: dict[str, Any] = {"device": "cuda", "adapter": "fs", "use_odirect": True, "per_layout": True}
+_DEFAULTS: dict[str, Any] = {"adapter": "fs", "use_odirect": True, "per_layout": True}
 
 
 def _launch(services: Services) -> LaunchService:
@@ -78,7 +78,8 @@ def generate(frame: OperatorFrame, values: FormValues) -> Response:
 def _body(values: Values) -> dict[str, Any]:
     """The API's body: a field that was left empty is not sent, so that a registered pair can fill it."""
     server: dict[str, Any] = _given(values, {"chunk_size": int, "workers": int, "port": int, "http_port": int})
-    server["l1_gib"] = _number(values, "l1_gib", float)
+    if one(values, "l1_gib"):
+        server["l1_gib"] = _number(values, "l1_gib", float)
     if one(values, "transfer_mode"):
         server["transfer_mode"] = one(values, "transfer_mode")
     store: dict[str, Any] = {"use_odirect": "use_odirect" in values, "per_layout": "per_layout" in values}
@@ -100,7 +101,8 @@ def _body(values: Values) -> dict[str, Any]:
             "kv_cache_dtype": str,
         },
     )
-    engine["model"] = one(values, "model") or ""
+    if one(values, "model"):
+        engine["model"] = one(values, "model")
     if one(values, "engine_port"):
         engine["port"] = _number(values, "engine_port", int)
     engine["dev_mode"] = "dev_mode" in values

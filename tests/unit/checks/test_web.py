@@ -294,5 +294,6 @@ class TestForms:
         assert body["server"] == {"l1_gib": 4.0, "store": {"use_odirect": True, "per_layout": False}}
         assert body["engine"]["extra_args"] == ["--seed", "1"]
         assert "dtype" not in body["engine"]
-        with pytest.raises(InvalidInput):
-            launch_body({"model": ["/m"]})
+        assert "l1_gib" not in launch_body({"model": ["/m"], "server_id": ["1"]})["server"]
+        with pytest.raises(InvalidInput, match="l1_gib"):
+            launch_body({"model": ["/m"], "l1_gib": ["much"]})

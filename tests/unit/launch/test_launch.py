@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +16,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.checks.commands import read_commands
 from app.commands.launch import LaunchOptions, checker, launch_command
 from app.errors import InvalidInput, NotFound
+from app.launch.pair import filled
+from app.launch.schemas import EngineInput, LaunchInput, ServerInput
 from app.launch.service import LaunchService
 from app.sandbox import SandboxThread
+from tests.unit.checks.support import config as captured_config
 from tests.unit.fleet.support import Bench
 from tests.unit.launch.support import (
     MODEL,
@@ -89,7 +95,47 @@ class TestEveryVariant:
                 assert done.returncode == 0, (item.name, done.stderr)
 
 
+class TestWhatRuns:
+    """What a running pair has and these commands must not repeat."""
+
+    def taken(self, **config: Any) -> tuple[LaunchInput, list[str]]:
+        reading = SimpleNamespace(config=replace(captured_config(), **config), layouts=dict)
+        return filled(form(server={"l1_gib": 4.0}), reading, None)  # type: ignore[arg-type]
+
+    def test_a_watermark_or_ratio_that_our_own_checks_refuse(self) -> None:
+        body, notes = self.taken(trigger_watermark=1.0, eviction_ratio=0.99)
+        assert (body.server.watermark, body.server.eviction_ratio) == (0.8, 0.2)
+        assert "server.watermark = 1.0 as it runs now is not repeated: it must be less than 1.0" in notes
+        assert any(note.startswith("server.eviction_ratio = 0.99") for note in notes)
+
+    def test_a_chunk_size_that_does_not_fit(self) -> None:
+        body, notes = self.taken(chunk_size=40)
+        assert body.server.chunk_size is None
+        assert any("no multiple of 16" in note for note in notes)
+
+    def test_a_directory_that_was_offered_before_is_not_nested(self) -> None:
+        (adapter,) = captured_config().adapters
+        body, _ = self.taken(adapters=(replace(adapter, base_path="/data/kv/Qwen-0123456789abcdef", type="fs"),))
+        assert body.server.store is not None
+        assert body.server.store.base_path == "/data/kv"
+
+    def test_what_was_given_stays(self) -> None:
+        body, _ = self.taken(l1_size_bytes=2**40)
+        assert body.server.l1_gib == 4.0
+
+
 class TestSets:
+    def test_every_form_is_judged(self) -> None:
+        seen: list[str] = []
+        LaunchService(check=lambda text: seen.append(text) or []).generate(form())  # type: ignore[func-returns-value]
+        assert len(seen) == 4
+        for text in seen:
+            assert {program.role for program in read_commands(text).programs} == {"server", "engine"}, text
+
+    def test_each_rank_gets_a_transfer_thread(self) -> None:
+        argv = generate(engine={"tensor_parallel": 4}).server_argv
+        assert argv[argv.index("--max-workers") + 1] == "4"
+
     def test_the_order_is_gated_by_health(self) -> None:
         view = generate()
         services = yaml.safe_load(text_of(view, "compose.yaml"))["services"]
@@ -241,6 +287,29 @@ class TestPairs:
         assert other.fingerprint_of == "what these commands declare"
         with pytest.raises(NotFound):
             service.generate(form(server_id="99"))
+        bench.db.dispose()
+
+    def test_a_registered_pair_is_enough(self, tmp_path: Path, sandbox: SandboxThread) -> None:
+        from app.fleet.schemas import EngineCreate, ServerCreate
+
+        bench = Bench(tmp_path)
+        server_id = bench.fleet.create_server(ServerCreate(url=sandbox.server_url, name="s"), actor="t").id
+        body = EngineCreate(url=sandbox.engine_url, name="e", server_id=server_id)
+        engine_id = bench.fleet.create_engine(body, actor="t").id
+        service = LaunchService(check=checker, fleet=bench.fleet)
+        view = service.generate(LaunchInput(engine_id=engine_id))
+        engine = sandbox.sandbox.world.engines[0].spec
+        assert view.engine_argv_a[2] == engine.model_path
+        argv = view.server_argv
+        assert float(argv[argv.index("--l1-size-gb") + 1]) > 0
+        assert any(note.startswith("server.chunk_size = ") for note in view.notes)
+        assert any("keeps its records in" in note for note in view.notes)
+        assert any(note == "device = cpu as it runs now" for note in view.notes)
+        assert [item for item in view.checks if item.verdict == "fail"] == []
+        with pytest.raises(InvalidInput, match=r"engine\.model: is needed"):
+            service.generate(LaunchInput(server=ServerInput(l1_gib=1.0)))
+        with pytest.raises(InvalidInput, match=r"server\.l1_gib: is needed"):
+            service.generate(LaunchInput(engine=EngineInput(model=MODEL)))
         bench.db.dispose()
 
     def test_ids_without_a_fleet(self) -> None:
