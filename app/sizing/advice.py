@@ -45,13 +45,16 @@ def _tiers(body: SizingInput, model: ModelView, measured: Measured) -> list[Tier
     given, wanted = body.tiers, _working_set(body)
     found: list[tiers.Fit] = []
     rank = model.rank_bytes_per_token
-    l0_bytes = given.l0_bytes
-    if l0_bytes is None:
-        tokens = given.l0_tokens if given.l0_tokens is not None else measured.l0_tokens
-        l0_bytes = None if tokens is None else tokens * rank
-    if l0_bytes is not None:
+    l0_tokens = given.l0_tokens if given.l0_tokens is not None else measured.l0_tokens
+    if given.l0_bytes is not None:
         # bytes of all ranks hold the same tokens as one rank's share: L0 is judged rank by rank
-        found.append(tiers.fit(tiers.l0(l0_bytes), rank, wanted, request_bytes=model.state_bytes_per_request))
+        kept = [(part.bytes_per_token, part.window_tokens) for part in model.parts]
+        windows = [(each, window) for each, window in kept if window is not None]
+        state = model.state_bytes_per_request
+        found.append(tiers.fit(tiers.l0(given.l0_bytes), rank, wanted, request_bytes=state, windows=windows))
+    elif l0_tokens is not None:
+        # the engine's own count has windows and states in it already
+        found.append(tiers.fit(tiers.l0(l0_tokens * rank), rank, wanted))
     l1_bytes = given.l1_bytes if given.l1_bytes is not None else measured.l1_bytes
     if l1_bytes is not None:
         watermark, ratio = _l1_settings(body, measured)

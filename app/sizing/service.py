@@ -14,7 +14,7 @@ from app.errors import InvalidInput, TargetError
 from app.fleet.service import FleetService
 from app.fleet.targets import EngineTarget
 from app.lmcache.client import LMCacheClient, ServerReading, poll_server
-from app.lmcache.layouts import KVLayout
+from app.lmcache.layouts import KVLayout, common_multiple
 from app.paging import parse_id
 from app.sizing import advice, prefix
 from app.sizing.kv_bytes import Parallel, kv_bytes
@@ -149,7 +149,10 @@ def model_view(given: ModelInput) -> ModelView:
             "blocks of 16 tokens; its start-up log has the last word"
         )
     if any(part.kind == "sliding" for part in sizes.parts):
-        notes.append("sliding windows: the engine keeps only the window of each request, L1 and L2 keep every token")
+        notes.append(
+            "sliding windows: the engine keeps only the window of each request (every token where its hybrid KV cache "
+            "manager is off), L1 and L2 keep every token"
+        )
     return ModelView(
         name=shape.name,
         source="config.json",
@@ -209,12 +212,15 @@ def layout_view(given: ModelInput, server: ServerReading | None) -> ModelView:
         raise InvalidInput.field(
             "model.server_id", f"the layout of {layout.model_name} does not tell its bytes per token"
         )
+    # a latent cache is the same on every rank, and one copy of it is stored
+    latent = bool(layout.groups) and all(group.is_mla for group in layout.groups)
+    pieces = 1 if latent else layout.world_size
     return ModelView(
         name=layout.model_name,
         source="layout registered at the server (/status)",
-        bytes_per_token=layout.bytes_per_token * layout.world_size,
+        bytes_per_token=layout.bytes_per_token * pieces,
         rank_bytes_per_token=layout.bytes_per_token,
-        records_per_chunk=layout.world_size * max(1, len(layout.groups)),
+        records_per_chunk=pieces * max(1, len(layout.groups)),
         state_bytes_per_request=0,
         block_tokens=_block(layout),
         max_tokens=None,
@@ -224,7 +230,8 @@ def layout_view(given: ModelInput, server: ServerReading | None) -> ModelView:
 
 
 def _block(layout: KVLayout) -> int | None:
-    return layout.tokens_per_block or next((group.tokens_per_block for group in layout.groups), None)
+    """N: of several groups the least common multiple, of which a chunk must be a multiple."""
+    return common_multiple(group.tokens_per_block for group in layout.groups) or layout.tokens_per_block
 
 
 async def _compare(body: PrefixInput, engine: EngineTarget | None, chunk: int, origin: str) -> PrefixView:

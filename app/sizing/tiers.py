@@ -7,10 +7,8 @@ share that hits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-#: Slightly above: a cycle of this much more than the tier still hits nothing.
-_EXACT = 1.0
 
 
 @dataclass(frozen=True)
@@ -72,15 +70,27 @@ def l2(capacity_bytes: int, *, high: float, low: float) -> Tier:
     return Tier("L2", capacity_bytes, int(capacity_bytes * high), int(capacity_bytes * min(high, low)))
 
 
-def fit(tier: Tier, token_bytes: int, working_set: WorkingSet | None, *, request_bytes: int = 0) -> Fit:
-    """`token_bytes` are bytes of a token in this tier, `request_bytes` what each context takes besides (states)."""
+def fit(
+    tier: Tier,
+    token_bytes: int,
+    working_set: WorkingSet | None,
+    *,
+    request_bytes: int = 0,
+    windows: Sequence[tuple[int, int]] = (),
+) -> Fit:
+    """`token_bytes` are bytes of a token in this tier, `request_bytes` what each context takes besides (states).
+
+    `windows`: (bytes of a token, tokens kept) of layers that keep only a window of each context; their bytes are part
+    of `token_bytes`.
+    """
     tokens = tier.peak_bytes // token_bytes if token_bytes else 0
     if working_set is None:
         return Fit(
             tier.name, tier.capacity_bytes, tier.peak_bytes, tokens, None, None, None, None, None,
             f"{tier.name} holds {tokens:,} tokens",
         )  # fmt: skip
-    one = working_set.tokens * token_bytes + request_bytes
+    beyond = sum(each * max(0, working_set.tokens - window) for each, window in windows)
+    one = working_set.tokens * token_bytes - beyond + request_bytes
     needed = working_set.contexts * one
     contexts = tier.peak_bytes // one if one else 0
     unordered = min(1.0, tier.peak_bytes / needed) if needed else 1.0

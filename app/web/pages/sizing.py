@@ -22,7 +22,8 @@ router = APIRouter(prefix="/sizing")
 #: Memory is entered in GiB, disk in GB, as the pages print them.
 GIB, GB = 2**30, 10**9
 FIELDS = (
-    "config", "server_id", "model_name", "bytes_per_token", "kv_cache_dtype", "tensor_parallel", "engine_id",
+    "config", "server_id", "model_name", "bytes_per_token", "kv_cache_dtype", "tensor_parallel", "pipeline_parallel",
+    "engine_id",
     "chunk_size", "l0_gib", "l0_tokens", "l1_gib", "l2_gb", "contexts", "tokens", "shared_tokens", "order",
     "retention_days", "tokens_per_second", "prefill", "l2_rate",
 )  # fmt: skip
@@ -31,12 +32,13 @@ PREFIX_FIELDS = ("first", "second", "prefix_engine_id", "prefix_chunk")
 ALIASES = {
     "model.config": "config", "model.server_id": "server_id", "model.model_name": "model_name", "model": "config",
     "model.bytes_per_token": "bytes_per_token", "model.tensor_parallel": "tensor_parallel",
+    "model.pipeline_parallel": "pipeline_parallel",
     "model.kv_cache_dtype": "kv_cache_dtype", "working_set.contexts": "contexts", "working_set.tokens": "tokens",
     "tiers.l1_bytes": "l1_gib", "tiers.l2_bytes": "l2_gb", "tiers.l0_bytes": "l0_gib",
     "retention.seconds": "retention_days", "speed.prefill_tokens_per_second": "prefill",
 }  # fmt: skip
 PREFIX_ALIASES = {"engine_id": "prefix_engine_id", "chunk_size": "prefix_chunk"}
-_DEFAULTS = {"tensor_parallel": "1", "kv_cache_dtype": "auto", "order": "cyclic"}
+_DEFAULTS = {"tensor_parallel": "1", "pipeline_parallel": "1", "kv_cache_dtype": "auto", "order": "cyclic"}
 
 
 def _sizing(services: Services) -> SizingService:
@@ -93,6 +95,7 @@ def _body(values: Values) -> dict[str, Any]:
     model: dict[str, Any] = {
         "kv_cache_dtype": one(values, "kv_cache_dtype") or "auto",
         "tensor_parallel": _whole(values, "tensor_parallel") or 1,
+        "pipeline_parallel": _whole(values, "pipeline_parallel") or 1,
         "model_name": one(values, "model_name"),
         "server_id": one(values, "server_id"),
         "bytes_per_token": _whole(values, "bytes_per_token"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.errors import InvalidInput
+from app.lmcache.layouts import expected_object_bytes
 from app.lmcache.status import parse_status
 from app.sizing.kv_bytes import KVBytes, Parallel, kv_bytes
 from app.sizing.model_shape import read_config
@@ -101,6 +102,28 @@ def test_the_layout_of_the_real_stack() -> None:
     status = parse_status(json.loads((CAPTURES / "server-with-engine" / "status.json").read_text()))
     (layout,) = status.contexts.values()
     assert sizes(config).rank_token_bytes == layout.bytes_per_token == 512
+
+
+TINY_LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 32, "hidden_size": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["server-with-engine/status.json", "server-with-engine/after-traffic.status.json",
+     "server-with-engine/restarted-float16.status.json"],
+)  # fmt: skip
+def test_every_layout_that_the_real_stack_registered(name: str) -> None:
+    """To the byte: a token, and a record on disk, from the model's configuration and from the server's own figures."""
+    layouts = list(parse_status(json.loads((CAPTURES / name).read_text())).contexts.values())
+    assert layouts
+    for layout in layouts:
+        computed = sizes({**TINY_LLAMA, "dtype": layout.dtype})
+        assert computed.stored_token_bytes == layout.bytes_per_token == 512
+        assert layout.chunk_size is not None
+        assert expected_object_bytes(layout, 0) == layout.chunk_size * computed.stored_token_bytes == 32_768
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from app.commands.size import SizeOptions, size_command
 from app.errors import InvalidInput, TargetError
+from app.lmcache.kv_layout import KVLayout, ObjectGroup
 from app.sandbox import SandboxThread
 from app.sizing import advice
 from app.sizing.measured import Measured
-from app.sizing.schemas import PrefixInput, SizingInput
-from app.sizing.service import SizingService, model_view
+from app.sizing.schemas import ModelInput, ModelView, PrefixInput, SizingInput, TierView
+from app.sizing.service import SizingService, layout_view, model_view
 from tests.unit.fleet.support import Bench
-from tests.unit.sizing.test_kv_bytes import QWEN3_NEXT, QWEN25_7B
+from tests.unit.sizing.test_kv_bytes import GEMMA3_27B, QWEN3_NEXT, QWEN25_7B
 
 GIB = 2**30
 
@@ -200,3 +203,41 @@ class TestCommand:
     def test_usage(self, options: SizeOptions) -> None:
         with pytest.raises(InvalidInput):
             size_command(options)
+
+
+class TestLayouts:
+    """A registered layout as a model: what of it is stored once, and of what a chunk must be a multiple."""
+
+    def view(self, *groups: ObjectGroup, world_size: int = 4) -> ModelView:
+        layout = KVLayout("/m", world_size, 256, "bfloat16", None, 1000, 16, groups)
+        reading = SimpleNamespace(layouts=lambda: {"1": layout}, http_up=True)
+        return layout_view(ModelInput(server_id="1"), reading)  # type: ignore[arg-type]
+
+    def test_latent_layouts_are_stored_once(self) -> None:
+        latent = self.view(ObjectGroup(0, 61, 64, 64, "bfloat16", True))
+        assert (latent.bytes_per_token, latent.rank_bytes_per_token, latent.records_per_chunk) == (1000, 1000, 1)
+        plain = self.view(ObjectGroup(0, 61, 16, 16, "bfloat16", False))
+        assert (plain.bytes_per_token, plain.records_per_chunk) == (4000, 4)
+
+    def test_groups_with_different_blocks_share_their_least_common_multiple(self) -> None:
+        group = ObjectGroup(0, 1, 784, 784, "bfloat16", False)
+        assert self.view(group, replace(group, index=1, tokens_per_block=32)).block_tokens == 1568
+
+
+class TestL0:
+    BODY: ClassVar[dict[str, Any]] = {
+        "working_set": {"contexts": 2, "tokens": 100_000},
+        "model": {"config": GEMMA3_27B},
+    }
+
+    def l0(self, **tiers: int) -> TierView:
+        body = SizingInput.model_validate({**self.BODY, "tiers": tiers})
+        return SizingService(clock=lambda: 0.0).size(body).tiers[0]
+
+    def test_a_window_is_all_that_the_engine_keeps(self) -> None:
+        full, sliding = 10 * 2 * 16 * 128 * 2, 52 * 2 * 16 * 128 * 2
+        assert self.l0(l0_bytes=2**36).needed_bytes == 2 * (100_000 * full + 1024 * sliding)
+
+    def test_the_engine_s_own_count_of_tokens_is_taken_as_it_is(self) -> None:
+        assert self.l0(l0_tokens=250_000).contexts == 2
+        assert self.l0(l0_tokens=199_999).state == "overflows"

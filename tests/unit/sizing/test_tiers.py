@@ -60,6 +60,13 @@ class TestFit:
         found = tiers.fit(tiers.l0(1000), 1, WorkingSet(3, 100), request_bytes=300)
         assert (found.contexts, found.needed_bytes, found.state) == (2, 1200, "overflows")
 
+    def test_layers_with_a_window_keep_no_more_than_it(self) -> None:
+        found = tiers.fit(tiers.l0(10_000), 10, WorkingSet(4, 500), windows=[(8, 100)])
+        assert found.needed_bytes == 4 * (500 * 2 + 100 * 8)
+        assert (found.state, found.contexts) == ("fits", 5)
+        short = tiers.fit(tiers.l0(10_000), 10, WorkingSet(4, 50), windows=[(8, 100)])
+        assert short.needed_bytes == 4 * 50 * 10
+
     def test_a_disk_under_a_policy(self) -> None:
         tier = tiers.l2(1000, high=0.85, low=0.7)
         assert (tier.peak_bytes, tier.sure_bytes) == (850, 700)
