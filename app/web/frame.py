@@ -26,6 +26,7 @@ from app.services import Services
 from app.web.contexts import Crumb, NavItem, PageContext, Shell, SignedIn, Toast
 from app.web.manual import anchor_of, help_path
 from app.web.templating import Templates
+from app.web.undo import TakeBack, UndoStore
 from app.wording import plain
 
 THEME_COOKIE = "tierkeeper-theme"
@@ -128,6 +129,12 @@ class Frame:
     templates: Templates
 
     @property
+    def undo(self) -> UndoStore:
+        """Changes that can be taken back."""
+        store: UndoStore = self.request.app.state.undo
+        return store
+
+    @property
     def actor(self) -> str:
         """How the audit trail names who asks."""
         return self.principal.actor
@@ -148,11 +155,25 @@ class Frame:
             response.delete_cookie(FLASH_COOKIE, path=root_path(self.request) or "/")
         return response
 
-    def done(self, path: str, text: str = "", *, kind: str = "ok", link: tuple[str, str] | None = None) -> Response:
-        """303 to a page of ours, with a toast that says what was done; `link` is (path, title)."""
+    def done(
+        self,
+        path: str,
+        text: str = "",
+        *,
+        kind: str = "ok",
+        link: tuple[str, str] | None = None,
+        undo: tuple[TakeBack, str] | None = None,
+    ) -> Response:
+        """303 to a page of ours, with a toast that says what was done; `link` is (path, title), `undo` (what takes it
+        back, the toast that says so)."""
         response = RedirectResponse(root_path(self.request) + path, 303)
         if text:
-            flash = json.dumps({"k": kind, "t": text[:600], "p": link[0] if link else "", "l": link[1] if link else ""})
+            key = ""
+            if undo is not None:
+                key = self.undo.keep(undo[0], path=path, said=undo[1], principal=self.principal)
+            flash = json.dumps(
+                {"k": kind, "t": text[:600], "p": link[0] if link else "", "l": link[1] if link else "", "u": key}
+            )
             response.set_cookie(
                 FLASH_COOKIE,
                 base64.urlsafe_b64encode(flash.encode()).decode(),
@@ -175,7 +196,9 @@ def _read_flash(cookie: str | None) -> Toast | None:
     try:
         found = json.loads(base64.urlsafe_b64decode(cookie))
         link = str(found["p"])
-        return Toast(str(found["k"]), str(found["t"]), safe_next(link) if link else "", str(found["l"]))
+        return Toast(
+            str(found["k"]), str(found["t"]), safe_next(link) if link else "", str(found["l"]), str(found.get("u", ""))
+        )
     except (ValueError, KeyError, TypeError, binascii.Error):
         return None
 

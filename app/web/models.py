@@ -44,6 +44,7 @@ class Toast:
     text: str
     link_path: str = ""
     link_title: str = ""
+    undo: str = ""  # the key under which it can be taken back
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,13 @@ def form_of_view(policy: PolicyView) -> FormState:
     return FormState.of(values_of(body), fields=FIELDS)
 
 
+def body_of_view(policy: PolicyView) -> dict[str, Any]:
+    """What would make the policy what it is now, without its store."""
+    body, _ = body_of({name: list(texts) for name, texts in form_of_view(policy).values.items()})
+    del body["store_id"]
+    return body
+
+
 def form_of_preset(policy: Mapping[str, Any], store_id: str = "") -> FormState:
     """The form of a preset."""
     return FormState.of(values_of({"store_id": store_id, **policy}), fields=FIELDS)

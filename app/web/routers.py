@@ -34,9 +34,11 @@ from app.web.pages import (
     settings,
     sizing,
     targets,
+    undo,
 )
 from app.web.static_files import StaticFiles
 from app.web.templating import Templates
+from app.web.undo import UndoStore
 
 #: Pictures of the documentation; they show a sandbox and nothing of anybody.
 HELP_PICTURES = "/help/images"
@@ -64,6 +66,7 @@ def page_routers() -> list[APIRouter]:
         schedules.router,
         settings.router,
         search.router,
+        undo.router,
         api_docs.router,
         help.router,
     ]
@@ -76,6 +79,7 @@ def install_pages(app: FastAPI) -> None:
         TEMPLATES, static=static, clock=lambda: app.state.services.clock(), prefix=app.state.root_path
     )
     app.state.templates = templates
+    app.state.undo = UndoStore(lambda: app.state.services.clock())
     app.mount("/static", static, name="static")
     pictures = StaticFiles(DOCS / "images", mount=HELP_PICTURES, prefix=app.root_path)
     app.mount(HELP_PICTURES, pictures, name="help-pictures")

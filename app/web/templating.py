@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.clock import Clock, iso
 from app.web import formats, svg, words
+from app.web.actions import commands_in
 from app.web.manual import help_path
 from app.web.overview import class_line, run_line, stale_word
 from app.web.static_files import StaticFiles
@@ -61,6 +62,7 @@ class Templates:
             u=lambda *parts: address(prefix, *parts),
             now=lambda: iso(clock()),
             curl=curl_command,
+            commands_in=lambda content: commands_in(str(content), prefix),
             svg=svg,
             w=words,
             w_verdict=stale_word,

@@ -181,7 +181,11 @@
     box.append(item);
     setTimeout(() => item.remove(), 2500);
   }
-  for (const shown of $$(".toast")) setTimeout(() => shown.remove(), 9000);
+  // What can be taken back stays longer, and as long as somebody is at it.
+  function retire(shown, wait) {
+    setTimeout(() => (shown.matches(":hover, :focus-within") ? retire(shown, 4000) : shown.remove()), wait);
+  }
+  for (const shown of $$(".toast")) retire(shown, $("form", shown) ? 30000 : 9000);
 
   // The choice lives in a cookie, so that the server draws the first paint in the right colours.
   const order = ["auto", "dark", "light"];

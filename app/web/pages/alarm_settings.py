@@ -8,6 +8,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.alerts.schemas import (
+    MatcherInput,
+    MatcherView,
     NotifierInput,
     NotifierPatch,
     SilenceInput,
@@ -49,6 +51,13 @@ def _matcher(values: Values, *, target: str = "target") -> dict[str, Any]:
         "targets": [{"kind": kind, "id": ident}] if kind else [],
         "labels": pairs(values, "labels", "="),
     }
+
+
+def _matcher_of(view: MatcherView) -> MatcherInput:
+    """A matcher as it is entered, from one as it is shown (which adds the targets' names)."""
+    shown = view.model_dump()
+    shown["targets"] = [{"kind": t["kind"], "id": t["id"]} for t in shown["targets"]]
+    return MatcherInput(**{name: shown[name] for name in MatcherInput.model_fields})
 
 
 def number_of(values: Values, name: str, factor: float = 1.0) -> float | None:
@@ -101,13 +110,28 @@ def add_silence(frame: OperatorFrame, values: FormValues) -> Response:
     except (InvalidInput, NotFound) as error:
         aliases = {"seconds": "hours", "ends_at": "hours"}
         return _quiet_page(frame, silence=form.failed(error, aliases), status=error.status)
-    return frame.done("/alarms/quiet", f"Silence {silence.id} is in force.")
+    quiet = frame.services.alerts.quiet
+    return frame.done(
+        "/alarms/quiet",
+        f"Silence {silence.id} is in force.",
+        undo=(lambda actor: quiet.end_silence(int(silence.id), actor=actor), "The silence is over."),
+    )
 
 
 @router.post("/silences/{silence_id}/end")
 def end_silence(frame: OperatorFrame, silence_id: str) -> Response:
-    frame.services.alerts.quiet.end_silence(parse_id("silence", silence_id), actor=frame.actor)
-    return frame.done("/alarms/quiet", "The silence is over.")
+    quiet, ident = frame.services.alerts.quiet, parse_id("silence", silence_id)
+    before = quiet.get_silence(ident)
+    quiet.end_silence(ident, actor=frame.actor)
+    body = SilenceInput(
+        matcher=_matcher_of(before.matcher),
+        comment=before.comment,
+        # What has begun goes on from now: a start in the past is no start.
+        starts_at=before.starts_at if before.state == "waiting" else None,
+        ends_at=before.ends_at,
+    )
+    undo = (lambda actor: quiet.create_silence(body, actor=actor), "The silence is in force again.")
+    return frame.done("/alarms/quiet", "The silence is over.", undo=undo if before.state != "over" else None)
 
 
 @router.post("/windows")
@@ -134,12 +158,27 @@ def change_window(frame: AdminFrame, window_id: str, what: str) -> Response:
     quiet = frame.services.alerts.quiet
     ident = parse_id("maintenance window", window_id)
     if what == "delete":
+        before = quiet.get_window(ident)
         quiet.delete_window(ident, actor=frame.actor)
-        return frame.done("/alarms/quiet", "The window was deleted.")
+        names = WindowInput.model_fields.keys() - {"matcher"}
+        body = WindowInput(matcher=_matcher_of(before.matcher), **{name: getattr(before, name) for name in names})
+        return frame.done(
+            "/alarms/quiet",
+            f"{before.name} was deleted.",
+            undo=(lambda actor: quiet.create_window(body, actor=actor), f"{before.name} is there again."),
+        )
     if what not in ("on", "off"):
         raise NotFound.of("page", what[:40])
-    window = quiet.patch_window(ident, WindowPatch(enabled=what == "on"), actor=frame.actor)
-    return frame.done("/alarms/quiet", f"{window.name} is switched {what}.")
+    on = what == "on"
+    window = quiet.patch_window(ident, WindowPatch(enabled=on), actor=frame.actor)
+    return frame.done(
+        "/alarms/quiet",
+        f"{window.name} is switched {what}.",
+        undo=(
+            lambda actor: quiet.patch_window(ident, WindowPatch(enabled=not on), actor=actor),
+            f"{window.name} is switched {'off' if on else 'on'} again.",
+        ),
+    )
 
 
 # ---- messages ----
@@ -200,5 +239,13 @@ def change_notifier(frame: AdminFrame, notifier_id: str, what: str) -> Response:
         return frame.done("/alarms/notifiers", "The notifier was deleted.")
     if what not in ("on", "off"):
         raise NotFound.of("page", what[:40])
-    view = notifiers.patch(ident, NotifierPatch(enabled=what == "on"), actor=frame.actor)
-    return frame.done("/alarms/notifiers", f"{view.name} is switched {what}.")
+    on = what == "on"
+    view = notifiers.patch(ident, NotifierPatch(enabled=on), actor=frame.actor)
+    return frame.done(
+        "/alarms/notifiers",
+        f"{view.name} is switched {what}.",
+        undo=(
+            lambda actor: notifiers.patch(ident, NotifierPatch(enabled=not on), actor=actor),
+            f"{view.name} is switched {'off' if on else 'on'} again.",
+        ),
+    )

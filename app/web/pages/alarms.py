@@ -173,7 +173,21 @@ def set_rule(frame: AdminFrame, rule_id: str, values: FormValues) -> Response:
     except InvalidInput as error:
         aliases = {f"thresholds.{t.name}": f"t_{t.name}" for t in rule.thresholds}
         return _rule_page(frame, rule_id, form=form.failed(error, aliases), status=error.status)
-    return frame.done(f"/alarms/rules/{rule_id}", "The rule was changed.")
+    return frame.done(
+        f"/alarms/rules/{rule_id}",
+        "The rule was changed.",
+        undo=(lambda actor: rules.patch_rule(rule_id, _as_it_is(rule), actor=actor), "The rule is as it was before."),
+    )
+
+
+def _as_it_is(rule: RuleView) -> RulePatch:
+    """What sets a rule to what it is now; what is as shipped stays so (null)."""
+    return RulePatch(
+        enabled=None if rule.enabled else False,
+        severity=None if rule.severity == rule.default_severity else rule.severity,
+        for_seconds=None if rule.for_seconds == rule.default_for_seconds else rule.for_seconds,
+        thresholds={t.name: None if t.value == t.default else t.value for t in rule.thresholds},
+    )
 
 
 @router.post("/rules/{rule_id}/overrides")
@@ -205,8 +219,14 @@ def add_override(frame: AdminFrame, rule_id: str, values: FormValues) -> Respons
 
 @router.post("/rules/{rule_id}/overrides/{override_id}/delete")
 def drop_override(frame: AdminFrame, rule_id: str, override_id: str) -> Response:
-    frame.services.alerts.rules.delete_override(rule_id, parse_id("override", override_id), actor=frame.actor)
-    return frame.done(f"/alarms/rules/{rule_id}", "The override was taken back.")
+    rules = frame.services.alerts.rules
+    before = next((o for o in rules.get_rule(rule_id).overrides if o.id == override_id), None)
+    rules.delete_override(rule_id, parse_id("override", override_id), actor=frame.actor)
+    undo = None
+    if before is not None:
+        body = OverrideInput(**{name: getattr(before, name) for name in OverrideInput.model_fields})
+        undo = (lambda actor: rules.set_override(rule_id, body, actor=actor), "The override is there again.")
+    return frame.done(f"/alarms/rules/{rule_id}", "The override was taken back.", undo=undo)
 
 
 # ---- one alarm (last: its address is a pattern) ----

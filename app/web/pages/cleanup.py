@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api.deps import PageQuery, parse_id
-from app.cleanup.schemas import PolicyInput, PolicyPatch
+from app.cleanup.schemas import PolicyInput, PolicyPatch, PolicyView
 from app.errors import Conflict, InvalidInput, StoreError, TierkeeperError
 from app.web import policy_form
 from app.web.contexts import CleanupPage, Crumb, PlanPage, PolicyFormPage, PolicyPage, RunPage
@@ -110,10 +110,24 @@ def edit_policy(frame: AdminFrame, policy_id: str, values: FormValues) -> Respon
     try:
         body, paths = policy_form.body_of(values)
         body.pop("store_id")
+        before = frame.services.cleanup.get_policy(ident)
         policy = frame.services.cleanup.patch_policy(ident, build_input(PolicyPatch, body), actor=frame.actor)
     except (InvalidInput, Conflict) as error:
         return _policy_form(frame, form.failed(error, paths), policy_id=policy_id, status=error.status)
-    return frame.done(f"/cleanup/policies/{policy.id}", f"{policy.name} was saved.")
+    return frame.done(
+        f"/cleanup/policies/{policy.id}",
+        f"{policy.name} was saved." if policy.enabled == before.enabled else _switched(policy),
+        undo=(
+            lambda actor: frame.services.cleanup.patch_policy(
+                ident, PolicyPatch(**policy_form.body_of_view(before)), actor=actor
+            ),
+            f"{before.name} is as it was before.",
+        ),
+    )
+
+
+def _switched(policy: PolicyView) -> str:
+    return f"{policy.name} was saved: it runs {'by its schedule' if policy.enabled else 'only by hand'} now."
 
 
 @router.post("/policies/{policy_id}/delete")
@@ -123,7 +137,15 @@ def delete_policy(frame: AdminFrame, policy_id: str) -> Response:
         frame.services.cleanup.delete_policy(int(policy.id), actor=frame.actor)
     except Conflict as error:
         return frame.refused(f"/cleanup/policies/{policy_id}", error)
-    return frame.done("/cleanup", f"{policy.name} was deleted.")
+    body = {**policy_form.body_of_view(policy), "store_id": policy.store_id}
+    return frame.done(
+        "/cleanup",
+        f"{policy.name} was deleted.",
+        undo=(
+            lambda actor: frame.services.cleanup.create_policy(PolicyInput(**body), actor=actor),
+            f"{policy.name} is there again.",
+        ),
+    )
 
 
 @router.post("/policies/{policy_id}/plans")

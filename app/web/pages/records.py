@@ -87,10 +87,18 @@ def add_epoch(frame: OperatorFrame, store_id: str, values: FormValues) -> Respon
     form = FormState(values=values, fields=frozenset(_EPOCH_FIELDS))
     try:
         body = build_input(EpochInput, {name: one(values, name) for name in _EPOCH_FIELDS})
-        frame.services.records.add_epoch(parse_id("store", store_id), body, actor=frame.actor)
+        ident, records = parse_id("store", store_id), frame.services.records
+        epoch = records.add_epoch(ident, body, actor=frame.actor)
     except (InvalidInput, Conflict) as error:
         return _store(frame, store_id, form.failed(error), error.status)
-    return frame.done(f"/stores/{store_id}", "Recorded. The records are judged anew.")
+    return frame.done(
+        f"/stores/{store_id}",
+        "Recorded. The records are judged anew.",
+        undo=(
+            lambda actor: records.undo_epoch(ident, parse_id("epoch", epoch.id), actor=actor),
+            "Undone. The records are judged anew.",
+        ),
+    )
 
 
 @router.post("/stores/{store_id}/epochs/{epoch_id}/undo")

@@ -107,24 +107,36 @@ def _link(firing: FiringView) -> tuple[str, str] | None:
 
 @router.post("/{schedule_id}/pause")
 def pause(frame: AdminFrame, schedule_id: str) -> Response:
-    schedule = frame.services.scheduling.patch(
-        parse_id("schedule", schedule_id), SchedulePatch(paused=True), actor=frame.actor
-    )
-    return frame.done("/schedules", f"{schedule.name} is paused.")
+    return _set_paused(frame, schedule_id, True)
 
 
 @router.post("/{schedule_id}/resume")
 def resume(frame: AdminFrame, schedule_id: str) -> Response:
-    schedule = frame.services.scheduling.patch(
-        parse_id("schedule", schedule_id), SchedulePatch(paused=False), actor=frame.actor
+    return _set_paused(frame, schedule_id, False)
+
+
+def _set_paused(frame: Frame, schedule_id: str, paused: bool) -> Response:
+    scheduling, ident = frame.services.scheduling, parse_id("schedule", schedule_id)
+    schedule = scheduling.patch(ident, SchedulePatch(paused=paused), actor=frame.actor)
+    said = {True: f"{schedule.name} is paused.", False: f"{schedule.name} goes on."}
+    return frame.done(
+        "/schedules",
+        said[paused],
+        undo=(lambda actor: scheduling.patch(ident, SchedulePatch(paused=not paused), actor=actor), said[not paused]),
     )
-    return frame.done("/schedules", f"{schedule.name} goes on.")
 
 
 @router.post("/{schedule_id}/delete")
 def delete(frame: AdminFrame, schedule_id: str) -> Response:
+    scheduling, ident = frame.services.scheduling, parse_id("schedule", schedule_id)
+    schedule = scheduling.get(ident)
     try:
-        frame.services.scheduling.delete(parse_id("schedule", schedule_id), actor=frame.actor)
+        scheduling.delete(ident, actor=frame.actor)
     except Conflict as error:
         return frame.refused("/schedules", error)
-    return frame.done("/schedules", "The schedule was deleted.")
+    body = ScheduleInput(**{name: getattr(schedule, name) for name in ScheduleInput.model_fields})
+    return frame.done(
+        "/schedules",
+        f"{schedule.name} was deleted.",
+        undo=(lambda actor: scheduling.create(body, actor=actor), f"{schedule.name} is there again."),
+    )

@@ -117,15 +117,19 @@ def change_user(frame: AdminFrame, user_id: str, values: FormValues) -> Response
         body["role"] = role
     if disabled := one(values, "disabled"):
         body["disabled"] = disabled == "yes"
+    auth, ident = frame.services.auth, parse_id("user", user_id)
+    before = next((u for u in auth.list_users().items if u.id == user_id), None)
     try:
-        user = frame.services.auth.update_user(
-            parse_id("user", user_id), build_input(UserPatch, body), actor=frame.actor
-        )
+        user = auth.update_user(ident, build_input(UserPatch, body), actor=frame.actor)
     except NotFound:
         raise
     except TierkeeperError as error:
         return frame.refused("/settings/users", error)
-    return frame.done("/settings/users", f"{user.username} was changed.")
+    undo = None
+    if before is not None:
+        was = UserPatch(**{name: getattr(before, name) for name in body})
+        undo = (lambda actor: auth.update_user(ident, was, actor=actor), f"{user.username} is as before.")
+    return frame.done("/settings/users", f"{user.username} was changed.", undo=undo)
 
 
 @router.post("/users/{user_id}/delete")
