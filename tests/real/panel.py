@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Panel:
     def __init__(self, stack: RealStack) -> None:
         self.stack = stack
         self.url = f"http://127.0.0.1:{stack.free_port()}"
-        self.data_dir = stack.directory / "panel"
+        self.data_dir = Path(tempfile.mkdtemp(prefix="panel-", dir=stack.directory))
         self._environment = OWN_CODE | {
             "TIERKEEPER_DATA_DIR": str(self.data_dir),
             "TIERKEEPER_PORT": self.url.rpartition(":")[2],

@@ -11,64 +11,24 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.real.panel import Panel
+from tests.real.jobs import ARMS, Job, new_job
 from tests.real.stack.clients import drift, key_of, prompt, total, wait_until
 from tests.real.stack.control import RealStack
 from tests.real.stack.steps import contents, from_disk, store
 
-ARMS = ["cold", "warm", "external_l1", "external_l2"]
 # One float16 engine against one bfloat16 engine of the same model differs by this much without any cache.
 DTYPE_FLOOR = 0.12
 
 
-@dataclass(frozen=True)
-class Job:
-    """The panel with the stack's server, engine and store registered."""
-
-    stack: RealStack
-    panel: Panel
-    server_id: str
-    engine_id: str
-    store_id: str
-    engine_name: str = "tiny"
-
-    def scan(self) -> dict[str, Any]:
-        done = self.panel.work(f"/stores/{self.store_id}/scans")
-        assert done["state"] == "succeeded", done
-        return done
-
-    def classes(self) -> dict[str, tuple[str, str | None]]:
-        """Record name -> class and reason, as the inventory has it."""
-        items = self.panel.items(f"/stores/{self.store_id}/records", page_size=100)
-        return {item["name"]: (item["class"], item["reason"]) for item in items}
-
-    def accept(self, **changed: Any) -> dict[str, Any]:
-        body = {"engine_id": self.engine_id, "arms": ARMS, "profile": "quick", "deadline_seconds": 150} | changed
-        return self.panel.work("/acceptance-runs", body, seconds=200)
-
-
 @pytest.fixture(scope="module")
 def job(session_stack: RealStack) -> Iterator[Job]:
-    """A fresh store, a fresh server, an engine without dev mode, and a panel that has seen them before any traffic."""
-    stack = session_stack
-    stack.stop()
-    fresh = stack.directory / "l2-main-job"
-    fresh.mkdir()
-    stack.start(server={"l2_path": fresh}, engine={"dev_mode": False, "dtype": "bfloat16", "warm_up": False})
-    panel = Panel(stack)
-    server = panel.post("/servers", {"name": "real", "url": stack.server.url})
-    engine = panel.post("/engines", {"name": "tiny", "url": stack.engine().url, "server_id": server["id"]})
-    added = panel.post("/stores", {"name": "disk", "path": str(fresh), "server_id": server["id"]})
-    wait_until("first poll", lambda: panel.get(f"/servers/{server['id']}")["scraped_at"], 20)
-    panel.wait_polled(server["id"])
-    yield Job(stack, panel, server["id"], engine["id"], added["id"])
-    panel.stop()
+    with new_job(session_stack, "l2-main-job", engine={"dev_mode": False, "warm_up": False}) as job:
+        yield job
 
 
 # --- what the panel shows and finds
@@ -213,8 +173,7 @@ def _zero(path: Path) -> None:
 
 def test_without_the_cache_server_a_run_never_passes(job: Job) -> None:
     job.stack.ensure()
-    job.stack.stop_server()
-    try:
+    with job.stack.without_server():
         wait_until(
             "outage seen",
             lambda: job.panel.get(f"/servers/{job.server_id}")["health"]["state"] == "unreachable",
@@ -222,9 +181,6 @@ def test_without_the_cache_server_a_run_never_passes(job: Job) -> None:
         )
         run = job.accept()
         told = job.panel.command("accept", "--engine", job.engine_name)
-    finally:
-        job.stack.start_server()
-        job.stack.wait_registered()
     assert run["verdict"] in ("invalid", "error"), (run["verdict"], run["reasons"])
     assert told.returncode in (1, 3), (told.returncode, told.stdout, told.stderr)
     back = lambda: job.panel.get(f"/servers/{job.server_id}")["health"]["state"] == "healthy"  # noqa: E731

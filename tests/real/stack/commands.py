@@ -31,7 +31,7 @@ QUIET = {
 @dataclass(frozen=True)
 class ServerKnobs:
     """How `lmcache server` is started. Sizes: `l1_gb` in GiB as LMCache counts; `odirect` None tries what the
-    directory can do.
+    directory can do; `package` a folder with another version of `lmcache`.
     """
 
     chunk_size: int = 64
@@ -45,12 +45,13 @@ class ServerKnobs:
     eviction_ratio: float = 0.2
     instance_id: str | None = None
     extra: tuple[str, ...] = ()
+    package: Path | None = None
 
 
 @dataclass(frozen=True)
 class EngineKnobs:
     """How `vllm serve` is started. `blocks` KV blocks of `block_size` tokens; `connector` False is an engine without
-    LMCache.
+    LMCache, `package` a folder with another version of `lmcache`.
     """
 
     dtype: str = "bfloat16"
@@ -65,6 +66,7 @@ class EngineKnobs:
     model: Path | None = None
     warm_up: bool = True
     extra: tuple[str, ...] = ()
+    package: Path | None = None
 
 
 def server_command(lmcache: str, knobs: ServerKnobs, store: Path, zmq_port: int, http_port: int) -> list[str]:
@@ -113,7 +115,12 @@ def engine_environment(knobs: EngineKnobs) -> dict[str, str]:
         "VLLM_SERVER_DEV_MODE": "1" if knobs.dev_mode else "0",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    }
+    } | package_environment(knobs.package)
+
+
+def package_environment(package: Path | None) -> dict[str, str]:
+    """Lets a program import what is in this folder before what is installed."""
+    return {} if package is None else {"PYTHONPATH": str(package)}
 
 
 def _connector(knobs: EngineKnobs, zmq_port: int, transfer_mode: str) -> str:

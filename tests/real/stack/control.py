@@ -28,6 +28,7 @@ from tests.real.stack.commands import (
     ServerKnobs,
     engine_command,
     engine_environment,
+    package_environment,
     server_command,
 )
 from tests.real.stack.processes import Watchdog, end_group
@@ -94,6 +95,7 @@ class RealStack:
         self._server: CacheServer | None = None
         self._server_program: Program | None = None
         self._server_starts = 0
+        self._server_down_since = 0.0
         self._engines: dict[str, _Slot] = {}
         self._ports: set[int] = set()
         self._others: list[Program] = []
@@ -154,6 +156,11 @@ class RealStack:
     def server_program(self) -> Program:
         assert self._server_program is not None, "the cache server is not running"
         return self._server_program
+
+    @property
+    def engine_names(self) -> list[str]:
+        """The engines that were ever started here."""
+        return list(self._engines)
 
     def engine(self, name: str = "engine") -> Engine:
         return self._engines[name].client
@@ -224,14 +231,37 @@ class RealStack:
         `down_seconds` None: three heartbeats. Shorter than one heartbeat, the engines never notice and never register
         again; then nothing is waited for.
         """
-        beats = [slot.knobs.heartbeat for slot in self._engines.values() if slot.program and slot.knobs.connector]
-        down = 3 * max(beats, default=0.0) if down_seconds is None else down_seconds
         self.stop_server(hard=hard)
-        time.sleep(down)
+        if down_seconds is None:
+            return self.revive_server(**changed)
+        time.sleep(down_seconds)
         self.start_server(**changed)
-        if beats and down >= 2 * max(beats):
+        if down_seconds >= 2 * self._longest_heartbeat():
             self.wait_registered()
         return self.server
+
+    def revive_server(self, **changed: Any) -> CacheServer:
+        """Starts the cache server again once it was down for three heartbeats, and waits until the engines have
+        registered again: one that comes back sooner is never missed, and nobody ever registers with it.
+        """
+        time.sleep(max(0.0, self._server_down_since + 3 * self._longest_heartbeat() - time.monotonic()))
+        self.start_server(**changed)
+        self.wait_registered()
+        return self.server
+
+    @contextlib.contextmanager
+    def without_server(self, *, hard: bool = False) -> Iterator[None]:
+        """The cache server down; afterwards it is back with its engines registered."""
+        self.stop_server(hard=hard)
+        try:
+            yield
+        finally:
+            self.revive_server()
+
+    def _longest_heartbeat(self) -> float:
+        """Of the engines that run, in seconds; 0 where none does."""
+        running = (slot for slot in self._engines.values() if slot.program and slot.knobs.connector)
+        return max((slot.knobs.heartbeat for slot in running), default=0.0)
 
     def ensure(self, name: str = "engine", **wanted: Any) -> Engine:
         """The engine and the server running, the engine with the default knobs plus `wanted`; restarts only what
@@ -243,7 +273,7 @@ class RealStack:
             return self.engine()
         if self._server_program is None or not self._server_program.running:
             self.stop_server()
-            self.start_server()
+            self.revive_server()
         slot = self._engines.get(name)
         if slot is not None and slot.program is not None and slot.program.running and slot.knobs == knobs:
             self.wait_registered()
@@ -290,6 +320,7 @@ class RealStack:
         if self._server_program is not None:
             self._end(self._server_program, hard)
             self._server_program = None
+            self._server_down_since = time.monotonic()
 
     def end_program(self, program: Program, *, hard: bool = False) -> None:
         """Ends a program that start_program started."""
@@ -322,7 +353,7 @@ class RealStack:
             self.zmq_port = self.free_port()
         argv = server_command(self.environment.program("lmcache"), knobs, self.l2, self.zmq_port, self.server.port)
         self._server_starts += 1
-        self._server_program = self._spawn("server", self._server_starts, argv, {})
+        self._server_program = self._spawn("server", self._server_starts, argv, package_environment(knobs.package))
 
     def launch_engine(self, name: str = "engine", **changed: Any) -> None:
         """Starts an engine without waiting for it; await_engine does that."""
