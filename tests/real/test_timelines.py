@@ -79,7 +79,7 @@ def test_a_restart_with_both_contexts_listed_changes_nothing(job: Job) -> None:
     wait_until("the old context dropped", lambda: len(stack.server.contexts()) == 1, 2 * REAP_SECONDS)
     after = stored(job, "restart-c", 702)
     assert verdicts(job, before | beside | after) == {CURRENT: len(before | beside | after)}
-    assert len(epochs(job)) == 1
+    assert len({item["fingerprint"] for item in epochs(job)}) == 1, [item["changes"] for item in epochs(job)]
     assert alarms(job) == []
 
 
@@ -89,17 +89,17 @@ def test_an_upgrade_that_changes_only_the_version_changes_no_class(job: Job) -> 
     folder = starting.package_folder(OLDER, stack.environment)
     stack.stop()
     stack.start(server={"package": folder}, engine={"package": folder})
-    assert stack.server.get("/version").json() == OLDER
+    assert stack.server.get("/version").json().startswith(OLDER)
     old = stored(job, "version-old", 710)
     assert set(verdicts(job, old)) == {CURRENT}
     stack.stop()
     stack.start(server={"package": None}, engine={"package": None})
-    assert stack.server.get("/version").json() != OLDER
+    assert not stack.server.get("/version").json().startswith(OLDER)
     new = stored(job, "version-new", 711)
     found = verdicts(job, old | new)
     assert found == {CURRENT: len(old | new)}, found
-    versions = [item["layout"]["lmcache_version"] for item in epochs(job)]
-    assert OLDER in versions, versions
+    versions = [str(item["layout"]["lmcache_version"]) for item in epochs(job)]
+    assert any(version.startswith(OLDER) for version in versions), versions
     soft = {name: meaning for item in epochs(job) for name, (_, _, meaning) in changed_fields(item).items()}
     assert soft == {"lmcache_version": "test again"}, soft
 
@@ -131,7 +131,7 @@ def test_back_to_the_old_chunk_size_the_old_records_are_good_again(job: Job) -> 
 def test_another_block_size(job: Job) -> None:
     stack = job.stack
     old = stored(job, "block-old", 730)
-    stack.restart_engine(block_size=16, blocks=1024)
+    stack.restart_engine(block_size=64, blocks=256)
     wait_until("the old context dropped", lambda: len(stack.server.contexts()) == 1, 2 * REAP_SECONDS)
     job.panel.wait_polled(job.server_id, 3)
     new = stored(job, "block-new", 731)
@@ -139,7 +139,7 @@ def test_another_block_size(job: Job) -> None:
     assert set(found) == {CURRENT}, found
     assert verdicts(job, old) == {OTHER_LAYOUT: len(old)}
     changes = changed_fields(epochs(job)[0])
-    assert [(old, new) for field, (old, new, _) in changes.items() if "block" in field] == [(32, 16)], changes
+    assert [(old, new) for field, (old, new, _) in changes.items() if "block" in field] == [(32, 64)], changes
     assert {meaning for _, _, meaning in changes.values()} == {"decides bytes"}
     stack.restart_engine(block_size=32, blocks=512)
     wait_until("the old context dropped", lambda: len(stack.server.contexts()) == 1, 2 * REAP_SECONDS)
