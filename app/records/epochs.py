@@ -123,24 +123,43 @@ def epoch_views(rows: Sequence[LayoutEpoch], counts: Mapping[tuple[str, int, str
     """Newest first. `counts`: records and bytes by (model, world size, fingerprint)."""
     observed = sorted((row for row in rows if row.kind == "observed"), key=_started)
     newest: dict[tuple[str, int | None, str | None], int] = {}
-    before: dict[tuple[str, int | None], LayoutEpoch] = {}
     changes: dict[int, list[dict[str, Any]]] = {}
+    spans = {row.id: list(row.spans) for row in observed}
+    folded: set[int] = set()
     for row in observed:
         newest[row.model_name, row.world_size, row.fingerprint] = row.id
-        previous = before.get((row.model_name, row.world_size))
+        previous = _before(row, observed)
         changes[row.id] = _changes(previous, row)
-        before[row.model_name, row.world_size] = row
+        if previous is not None and previous.fingerprint == row.fingerprint and not changes[row.id]:
+            # The same layout, of which more was known from then on: no epoch of its own.
+            changes[row.id] = changes[previous.id]
+            spans[row.id] = [*spans[previous.id], *row.spans]
+            folded.add(previous.id)
     views: list[EpochView] = []
     for row in rows:
+        if row.id in folded:
+            continue
         records = size = 0
         if row.kind == "observed" and newest[row.model_name, row.world_size, row.fingerprint] == row.id:
             records, size = counts.get((row.model_name, row.world_size or 0, row.fingerprint or ""), (0, 0))
-        views.append(_view(row, changes.get(row.id, []), records, size))
+        views.append(_view(row, spans.get(row.id, []), changes.get(row.id, []), records, size))
     return sorted(views, key=lambda view: view.possible_from or view.effective_at or view.created_at, reverse=True)
 
 
 def _started(row: LayoutEpoch) -> float:
     return min((float(span["from"]) for span in row.spans), default=row.created_at)
+
+
+def _before(row: LayoutEpoch, observed: Sequence[LayoutEpoch]) -> LayoutEpoch | None:
+    """The layout of the same owner that came last before this one first did; after A → B → A → C that is A, not B."""
+    start = _started(row)
+    earlier = [
+        (max(float(span["from"]) for span in other.spans if float(span["from"]) < start), other)
+        for other in observed
+        if (other.model_name, other.world_size) == (row.model_name, row.world_size)
+        and any(float(span["from"]) < start for span in other.spans)
+    ]
+    return max(earlier, key=lambda item: item[0])[1] if earlier else None
 
 
 def _changes(old: LayoutEpoch | None, new: LayoutEpoch) -> list[dict[str, Any]]:
@@ -161,8 +180,9 @@ def _changes(old: LayoutEpoch | None, new: LayoutEpoch) -> list[dict[str, Any]]:
     ]
 
 
-def _view(row: LayoutEpoch, changes: list[dict[str, Any]], records: int, size: int) -> EpochView:
-    spans = row.spans
+def _view(
+    row: LayoutEpoch, spans: list[dict[str, Any]], changes: list[dict[str, Any]], records: int, size: int
+) -> EpochView:
     ended = [span["until"] for span in spans]
     return EpochView(
         id=str(row.id),

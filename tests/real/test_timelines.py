@@ -79,7 +79,7 @@ def test_a_restart_with_both_contexts_listed_changes_nothing(job: Job) -> None:
     wait_until("the old context dropped", lambda: len(stack.server.contexts()) == 1, 2 * REAP_SECONDS)
     after = stored(job, "restart-c", 702)
     assert verdicts(job, before | beside | after) == {CURRENT: len(before | beside | after)}
-    assert len({item["fingerprint"] for item in epochs(job)}) == 1, [item["changes"] for item in epochs(job)]
+    assert len(epochs(job)) == 1, [item["changes"] for item in epochs(job)]
     assert alarms(job) == []
 
 
@@ -139,8 +139,8 @@ def test_another_block_size(job: Job) -> None:
     assert set(found) == {CURRENT}, found
     assert verdicts(job, old) == {OTHER_LAYOUT: len(old)}
     changes = changed_fields(epochs(job)[0])
-    assert [(old, new) for field, (old, new, _) in changes.items() if "block" in field] == [(32, 64)], changes
-    assert {meaning for _, _, meaning in changes.values()} == {"decides bytes"}
+    blocks = ("groups[0].tokens_per_block", "groups[0].slots_per_block")
+    assert changes == dict.fromkeys(blocks, (32, 64, "decides bytes")), changes
     stack.restart_engine(block_size=32, blocks=512)
     wait_until("the old context dropped", lambda: len(stack.server.contexts()) == 1, 2 * REAP_SECONDS)
     assert verdicts(job, old) == {CURRENT: len(old)}
@@ -204,11 +204,13 @@ def test_records_of_a_client_without_an_engine(job: Job, start: int, shape: str)
     new = bench(job, shape, start)
     assert new
     found = verdicts(job, new)
-    print(shape, found, epochs(job, FOREIGN_MODEL)[0]["layout"], verdicts(job, older))
-    # No engine tells when its process started: what was written before the first poll that saw it stays undecided.
+    # No engine tells when its process started: what was written before the first poll that saw it stays undecided; and
+    # what was written while older records could be read back may have been computed behind one.
     assert {kind for kind, _ in found} <= {"current", "unverified"}, found
-    assert found.get(CURRENT, 0) >= len(new) / 2, found
-    outdated = verdicts(job, older)
-    assert "current" not in {kind for kind, _ in outdated}, outdated
     if older:
+        assert found.get(("unverified", "derived"), 0) + found.get(CURRENT, 0) >= len(new) / 2, found
+        outdated = verdicts(job, older)
+        assert set(outdated) <= {OTHER_LAYOUT, ("unverified", "derived"), ("unverified", "mixed_layouts")}, outdated
         assert outdated.get(OTHER_LAYOUT, 0) >= len(older) / 2, outdated
+    else:
+        assert found.get(CURRENT, 0) >= len(new) / 2, found

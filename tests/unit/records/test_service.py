@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,17 @@ from sqlalchemy import delete
 
 from app.errors import BadToken, Conflict, InvalidInput, NotFound
 from app.fleet.tables import Server, StoreServer
+from app.lmcache.layouts import KVLayout
 from app.lmcache.object_keys import format_name
 from app.records import distribution as distributions
+from app.records.epochs import epoch_views
 from app.records.facts import CLASSES, FileFact
 from app.records.filters import RecordFilter
 from app.records.hits import HitMemory, HitSamples
 from app.records.inventory_file import Inventory
 from app.records.schemas import EpochInput
 from app.records.store_dir import StoreDirectory
-from app.records.tables import RecordHold
+from app.records.tables import LayoutEpoch, RecordHold
 from app.telemetry.tables import Observation, Sample5m, SampleRaw
 from tests.unit.records.disk import key
 from tests.unit.records.room import Room
@@ -475,6 +478,44 @@ class TestEpochs:
         ]
         assert epochs[1].ended_at is not None
         assert epochs[0].ended_at is None
+
+    def row(self, number: int, shown: KVLayout, *starts: float) -> LayoutEpoch:
+        """An observed epoch with a span of ten seconds from each start."""
+        times = [(at, at + 10) for at in starts]
+        spans = [{"from": a, "until": b, "first_listed": a, "last_listed": b} for a, b in times]
+        return LayoutEpoch(
+            id=number,
+            kind="observed",
+            model_name="m",
+            display_model="m",
+            world_size=1,
+            live=False,
+            created_at=0.0,
+            fingerprint=shown.fingerprint,
+            layout=shown.to_dict(),
+            spans=spans,
+        )
+
+    def test_each_is_compared_with_the_one_just_before_it_also_after_a_rollback(self) -> None:
+        rows = [
+            self.row(1, layout("bfloat16", chunk=64), 100.0, 300.0),
+            self.row(2, layout("bfloat16", chunk=128), 200.0),
+            self.row(3, layout("float16", chunk=64), 400.0),
+        ]
+        changed = {view.id: {change["field"] for change in view.changes} for view in epoch_views(rows, {})}
+        assert (changed["1"], changed["2"]) == (set(), {"chunk_size"})
+        assert "dtype" in changed["3"]
+        assert "chunk_size" not in changed["3"]
+
+    def test_what_became_known_later_makes_no_epoch_of_its_own(self) -> None:
+        known = layout("bfloat16")
+        less = replace(known, lmcache_version=None)
+        assert less.fingerprint == known.fingerprint
+        newer = self.row(3, replace(known, lmcache_version="0.5.7"), 300.0)
+        views = epoch_views([self.row(1, less, 100.0), self.row(2, known, 200.0), newer], {})
+        assert [view.id for view in views] == ["3", "2"]
+        assert [change["field"] for change in views[0].changes] == ["lmcache_version"]
+        assert len(views[1].spans) == 2
 
     def test_bad_input_names_its_field(self, room: Room) -> None:
         with pytest.raises(InvalidInput, match="model_name"):
