@@ -21,6 +21,8 @@ def target_add(
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, such as zone=b; may be repeated.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE sent with every call.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the API key.")] = None,
+    tls_ca: Annotated[str | None, typer.Option(help="PEM file of the only CA whose certificates count.")] = None,
+    no_tls_verify: Annotated[bool, typer.Option("--no-tls-verify", help="Believe whatever answers there.")] = False,
     server_path: Annotated[str | None, typer.Option(help="What its servers call the store's directory.")] = None,
     confirm: Annotated[bool, typer.Option(help="Vouch for a directory whose files cannot prove what it is.")] = False,
     as_json: Json = False,
@@ -36,6 +38,8 @@ def target_add(
         labels=tuple(label or ()),
         headers=tuple(header or ()),
         api_key_env=api_key_env,
+        tls_ca=tls_ca,
+        tls_verify=not no_tls_verify,
         server_path=server_path,
         confirm=confirm,
     )

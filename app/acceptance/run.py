@@ -32,6 +32,7 @@ from app.acceptance.verdict import RunEvidence, Verdict, verdict
 from app.acceptance.workload import BuiltShape, workload
 from app.clock import Clock
 from app.errors import TargetError, TierkeeperError
+from app.fleet.clients import engine_client, server_client
 from app.fleet.targets import EngineTarget, ServerTarget
 from app.lmcache.client import LMCacheClient
 from app.lmcache.polling import ServerReading, poll_server
@@ -61,10 +62,8 @@ class Outcome:
 class Openers:
     """How clients are made; tests replace them."""
 
-    vllm: Callable[[EngineTarget], VLLMClient] = lambda t: VLLMClient(t.url, api_key=t.api_key, headers=t.headers)
-    lmcache: Callable[[ServerTarget], LMCacheClient] = lambda t: LMCacheClient(
-        t.url, api_key=t.api_key, headers=t.headers
-    )
+    vllm: Callable[[EngineTarget], VLLMClient] = engine_client
+    lmcache: Callable[[ServerTarget], LMCacheClient] = server_client
 
 
 class Run:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from sqlalchemy.orm import Session
 
+from app.fleet.clients import engine_client, server_client
 from app.fleet.schemas import EngineView, ServerView
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 from app.lmcache.client import LMCacheClient
@@ -66,12 +67,8 @@ class RecordRemover(Protocol):
 class Openers:
     """How clients are made; tests replace them. The second argument: requests that may be under way at once."""
 
-    vllm: Callable[[EngineTarget, int], VLLMClient] = field(
-        default=lambda t, n: VLLMClient(t.url, api_key=t.api_key, headers=t.headers, connections=n)
-    )
-    lmcache: Callable[[ServerTarget], LMCacheClient] = field(
-        default=lambda t: LMCacheClient(t.url, api_key=t.api_key, headers=t.headers)
-    )
+    vllm: Callable[[EngineTarget, int], VLLMClient] = field(default=lambda t, n: engine_client(t, connections=n))
+    lmcache: Callable[[ServerTarget], LMCacheClient] = server_client
 
 
 @dataclass(frozen=True)

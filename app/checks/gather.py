@@ -18,6 +18,7 @@ from app.lmcache.client import LMCacheClient, ServerReading, poll_server
 from app.lmcache.configuration import AdapterConfig
 from app.vllm.client import EngineReading, VLLMClient, poll_engine
 from app.wire import own_host
+from app.wire.tls import SYSTEM, UNVERIFIED, Tls
 
 #: What may answer at the other's address.
 ENGINE, CACHE_SERVER = "a vLLM engine", "an LMCache cache server"
@@ -37,6 +38,7 @@ class ServerRequest:
     url: str
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Tls = SYSTEM
     store_paths: Mapping[str, tuple[str, tuple[str, ...]]] | None = None
     texts: Texts = NO_TEXTS
     probe: bool = True
@@ -50,6 +52,7 @@ class EngineRequest:
     url: str
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Tls = SYSTEM
     texts: Texts = NO_TEXTS
 
 
@@ -86,7 +89,7 @@ async def _read(
 
 
 async def _server(request: ServerRequest, addresses: tuple[str, ...]) -> ServerLook:
-    async with LMCacheClient(request.url, api_key=request.api_key, headers=request.headers) as client:
+    async with LMCacheClient(request.url, api_key=request.api_key, headers=request.headers, tls=request.tls) as client:
         reading = await poll_server(client)
     parts = urlsplit(request.url)
     local = own_host.is_local(parts.hostname or "", addresses)
@@ -104,7 +107,7 @@ async def _server(request: ServerRequest, addresses: tuple[str, ...]) -> ServerL
 
 
 async def _engine(request: EngineRequest, addresses: tuple[str, ...]) -> EngineLook:
-    async with VLLMClient(request.url, api_key=request.api_key, headers=request.headers) as client:
+    async with VLLMClient(request.url, api_key=request.api_key, headers=request.headers, tls=request.tls) as client:
         reading = await poll_engine(client)
     return EngineLook(
         name=request.name,
@@ -121,7 +124,7 @@ async def _mistaken_server(request: ServerRequest, reading: ServerReading) -> st
     named = reading.metrics is not None and reading.metrics.any_lmcache_series
     if not reading.http_up or reading.status is not None or reading.config is not None or named:
         return None
-    async with VLLMClient(request.url, api_key=request.api_key, headers=request.headers) as client:
+    async with VLLMClient(request.url, api_key=request.api_key, headers=request.headers, tls=request.tls) as client:
         with suppress(TargetError):
             if (await client.metrics()).any_vllm_series:
                 return ENGINE
@@ -136,7 +139,7 @@ async def _mistaken_engine(request: EngineRequest, reading: EngineReading) -> st
     named = reading.metrics is not None and reading.metrics.any_vllm_series
     if not reading.http_up or named or reading.models:
         return None
-    async with LMCacheClient(request.url, api_key=request.api_key, headers=request.headers) as client:
+    async with LMCacheClient(request.url, api_key=request.api_key, headers=request.headers, tls=request.tls) as client:
         with suppress(TargetError):
             if ((await client.greeting()) or "").startswith("LMCache HTTP"):
                 return CACHE_SERVER
@@ -169,8 +172,9 @@ async def _open_addresses(
     for name in hosts:
         shown = f"[{name}]" if ":" in name else name
         try:
+            # No key is sent, and whether it answers at all is the question: its certificate need not hold this name.
             target = f"{parts.scheme}://{shown}:{port}{parts.path.rstrip('/')}"
-            async with LMCacheClient(target, connect_timeout=1.0, read_timeout=2.0) as client:
+            async with LMCacheClient(target, connect_timeout=1.0, read_timeout=2.0, tls=UNVERIFIED) as client:
                 await client.healthcheck()
             answered.append(f"{shown}:{port}")
         except TargetError as error:

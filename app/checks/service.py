@@ -310,6 +310,7 @@ class ChecksService:
             url=target.url,
             api_key=target.api_key,
             headers=target.headers,
+            tls=target.tls,
             store_paths=paths,
             texts=inputs.texts_of(texts.get(("server", target.id), {})),
             probe=probe,
@@ -324,6 +325,7 @@ class ChecksService:
             url=target.url,
             api_key=target.api_key,
             headers=target.headers,
+            tls=target.tls,
             texts=inputs.texts_of(texts.get(("engine", target.id), {})),
         )
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from app.cleanup.tiers import Dropped, Reset, ServerGlance
 from app.errors import TargetError
+from app.fleet.clients import engine_client, server_client
 from app.fleet.targets import EngineTarget, ServerTarget
-from app.lmcache.client import LMCacheClient
 from app.lmcache.object_keys import ObjectKey
-from app.vllm.client import VLLMClient
 
 
 class HttpTierCalls:
@@ -17,7 +16,7 @@ class HttpTierCalls:
 
     async def glance(self, server: ServerTarget) -> ServerGlance:
         """`/status`, and the process start from `/metrics` where there is one."""
-        async with _server(server) as client:
+        async with server_client(server) as client:
             status = await client.status()
             try:
                 start = (await client.metrics()).process_start_time
@@ -34,29 +33,21 @@ class HttpTierCalls:
 
     async def delete_l1(self, server: ServerTarget, keys: Sequence[ObjectKey]) -> Dropped:
         """`DELETE /cache/objects` with tier l1 and force false, in batches."""
-        async with _server(server) as client:
+        async with server_client(server) as client:
             answer = await client.delete_l1([key.to_wire() for key in keys])
         return Dropped(answer.deleted, answer.skipped, answer.ok, answer.error)
 
     async def reset(self, engine: EngineTarget) -> Reset:
         """`POST /reset_prefix_cache?reset_external=false`, once."""
-        async with _engine(engine) as client:
+        async with engine_client(engine) as client:
             answer = await client.reset_prefix_cache()
         return Reset(answer.state, answer.detail)
 
     async def engine_started(self, engine: EngineTarget) -> float | None:
         """The start of the engine's process, None when its metrics do not tell."""
-        async with _engine(engine) as client:
+        async with engine_client(engine) as client:
             return (await client.metrics()).process_start_time
 
 
 def _plus(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
-
-
-def _server(target: ServerTarget) -> LMCacheClient:
-    return LMCacheClient(target.url, api_key=target.api_key, headers=target.headers)
-
-
-def _engine(target: EngineTarget) -> VLLMClient:
-    return VLLMClient(target.url, api_key=target.api_key, headers=target.headers)

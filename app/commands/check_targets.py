@@ -70,12 +70,12 @@ def _known_server(services: Services, ident: int) -> ServerRequest:
         for store in services.fleet.store_targets(ident)
     }
     return ServerRequest(
-        name=found.name, url=found.url, api_key=found.api_key, headers=found.headers, store_paths=paths
+        name=found.name, url=found.url, api_key=found.api_key, headers=found.headers, tls=found.tls, store_paths=paths
     )
 
 
 def _known_engine(found: EngineTarget) -> EngineRequest:
-    return EngineRequest(name=found.name, url=found.url, api_key=found.api_key, headers=found.headers)
+    return EngineRequest(name=found.name, url=found.url, api_key=found.api_key, headers=found.headers, tls=found.tls)
 
 
 def _same(url: str, address: Address) -> bool:

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
@@ -34,6 +35,8 @@ class AddOptions:
     labels: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     api_key_env: str | None = None
+    tls_ca: str | None = None
+    tls_verify: bool = True
     server_path: str | None = None
     confirm: bool = False
 
@@ -49,8 +52,8 @@ def kind_of(text: str) -> Kind:
 def add(options: AddOptions, *, as_json: bool = False) -> None:
     """Registers one target and prints its id and name. Raises InvalidInput that names the option."""
     labels, headers = _pairs(options.labels, "--label"), _pairs(options.headers, "--header")
-    if options.kind == "store" and (headers or options.api_key_env):
-        raise InvalidInput.field("--header", "a store is a directory of this host: it takes no header and no key")
+    if options.kind == "store" and (headers or options.api_key_env or options.tls_ca or not options.tls_verify):
+        raise InvalidInput.field("--header", "a store is a directory of this host: it takes no header, key or CA")
     if options.kind == "engine" and len(options.servers) > 1:
         raise InvalidInput.field("--server", "an engine uses one cache server")
     if options.kind == "server" and options.servers:
@@ -60,7 +63,9 @@ def add(options: AddOptions, *, as_json: bool = False) -> None:
         ids = [str(services.fleet.find("server", name)) for name in options.servers]
         view: ServerView | EngineView | StoreView
         reached: dict[str, Any] = {"url": options.address, "name": options.name, "labels": labels}
-        reached |= {"api_key": key, "headers": headers}
+        # not resolved: mounted secrets are links that are replaced when they change
+        ca = str(Path.cwd() / options.tls_ca) if options.tls_ca else None
+        reached |= {"api_key": key, "headers": headers, "tls_ca": ca, "tls_verify": options.tls_verify}
         actor = COMMAND_PRINCIPAL.actor
         if options.kind == "server":
             view = services.fleet.create_server(_body(ServerCreate, reached), actor=actor)

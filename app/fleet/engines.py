@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from app.clock import iso
 from app.errors import InvalidInput
 from app.fleet.addresses import Address, parse_address
+from app.fleet.certificates import check_ca, tls_of, tls_warnings, view_of
 from app.fleet.context import (
     FleetContext,
     check_revision,
@@ -61,6 +62,8 @@ class Engines:
                     server_link="none" if server_id is None else "given",
                     api_key=check_secret("api_key", body.api_key),
                     headers=check_headers(body.headers),
+                    tls_verify=body.tls_verify,
+                    tls_ca=check_ca(body.tls_ca),
                     labels=check_labels(body.labels),
                     created_at=now,
                     health_since=now,
@@ -105,7 +108,7 @@ class Engines:
 
     def patch(self, engine_id: int, body: EnginePatch, *, actor: str, if_match: str | None) -> EngineView:
         context = self._context
-        values = sent(body, nullable=("api_key", "server_id", "entered_facts"))
+        values = sent(body, nullable=("api_key", "tls_ca", "server_id", "entered_facts"))
         address = self._address(values["url"]) if "url" in values else None
         live = context.live.engines_live([engine_id]).get(engine_id, EngineLive())
         try:
@@ -127,6 +130,10 @@ class Engines:
                     row.api_key = check_secret("api_key", values["api_key"])
                 if "headers" in values:
                     row.headers = check_headers(values["headers"])
+                if "tls_verify" in values:
+                    row.tls_verify = values["tls_verify"]
+                if "tls_ca" in values:
+                    row.tls_ca = check_ca(values["tls_ca"])
                 if "labels" in values:
                     row.labels = check_labels(values["labels"])
                 if "entered_facts" in values:
@@ -164,6 +171,7 @@ class Engines:
                 self._context.secrets(r.headers),
                 dict(r.entered_facts),
                 r.entered_for_process_start,
+                tls_of(r.tls_verify, r.tls_ca),
             )
             for r in rows
         ]
@@ -238,6 +246,7 @@ def _view(row: Engine, live: EngineLive, now: float) -> EngineView:
     valid = None
     if row.entered_facts:
         valid = None if live.process_start is None else row.entered_for_process_start == live.process_start
+    tls = view_of(row.url, row.tls_verify, row.tls_ca, now)
     return EngineView(
         id=str(row.id),
         name=row.name,
@@ -246,6 +255,7 @@ def _view(row: Engine, live: EngineLive, now: float) -> EngineView:
         server_link=row.server_link,
         has_api_key=row.api_key is not None,
         header_names=sorted(row.headers),
+        tls=tls,
         labels=row.labels,
         revision=row.revision,
         created_at=iso(row.created_at) or "",
@@ -274,7 +284,7 @@ def _view(row: Engine, live: EngineLive, now: float) -> EngineView:
         entered_facts=row.entered_facts,
         entered_facts_valid=valid,
         load=live.load,
-        warnings=list(live.warnings),
+        warnings=[*live.warnings, *tls_warnings(tls)],
         last_error=live.last_error,
         polled_at=iso(live.polled_at),
         scraped_at=iso(live.scraped_at),

@@ -17,6 +17,7 @@ from app.lmcache.status import ServerStatus
 from app.vllm.client import VLLMClient
 from app.vllm.facts import EngineFacts
 from app.vllm.metrics import EngineMetrics
+from app.wire.tls import SYSTEM, Tls
 
 T = TypeVar("T")
 LMCACHE_HTTP_PORT = 8080
@@ -37,7 +38,7 @@ class Findings:
     errors: Mapping[str, TargetError] = field(default_factory=dict)
 
 
-async def find(address: Address, *, api_key: str | None, headers: Mapping[str, str]) -> Findings:
+async def find(address: Address, *, api_key: str | None, headers: Mapping[str, str], tls: Tls = SYSTEM) -> Findings:
     """Asks everything that tells them apart; never raises for trouble with the target."""
     errors: dict[str, TargetError] = {}
 
@@ -49,8 +50,8 @@ async def find(address: Address, *, api_key: str | None, headers: Mapping[str, s
             return None
 
     async with (
-        LMCacheClient(address.url, api_key=api_key, headers=headers) as server,
-        VLLMClient(address.url, api_key=api_key, headers=headers) as engine,
+        LMCacheClient(address.url, api_key=api_key, headers=headers, tls=tls) as server,
+        VLLMClient(address.url, api_key=api_key, headers=headers, tls=tls) as engine,
     ):
         greeting = await ask("/", server.greeting())
         if "/" in errors and errors["/"].kind in ("refused", "dns", "timeout", "tls"):
@@ -174,7 +175,7 @@ def _nothing_known(address: Address, found: Findings) -> ProbeView:
             "dns": "The host name is not known to the panel's host.",
             "timeout": "Something takes connections or drops them silently: a firewall, a hanging process, or a port "
             "that does not speak HTTP (LMCache's 5555 is ZMQ; its HTTP port is 8080).",
-            "tls": "No secure connection: try http:// instead of https://, or install the certificate's authority.",
+            "tls": "No secure connection: try http:// instead of https://, or give the CA that signed its certificate.",
         }
         detail = f"{hints[first.kind]} It can be added all the same and is shown as unreachable until it answers."
         return _view(address, "nothing", "Nothing answers there", detail, evidence=[first.detail])

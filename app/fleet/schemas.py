@@ -28,6 +28,21 @@ Headers = Annotated[dict[str, str], Field(max_length=32)]
 PathText = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
+CaText = Annotated[str, StringConstraints(min_length=1, max_length=200_000)]
+
+
+class TlsView(ApiModel):
+    """Whose certificates are believed. `verified_by` is null for an http:// address; `ca` is what was given (PEM text
+    or a path), `reason` why it cannot be used just now."""
+
+    verified_by: Literal["system", "own_ca", "nobody"] | None = None
+    verify: bool = True
+    ca: str | None = None
+    ca_names: list[str] = Field(default_factory=list)
+    ca_expires_at: str | None = None
+    reason: str | None = None
+
+
 # ---- servers ----
 
 
@@ -132,6 +147,7 @@ class ServerView(ApiModel):
     url: str
     has_api_key: bool
     header_names: list[str]
+    tls: TlsView = Field(default_factory=TlsView)
     labels: dict[str, str]
     revision: int
     created_at: str
@@ -158,22 +174,30 @@ class ServerView(ApiModel):
 
 
 class ServerCreate(InputModel):
-    """POST /servers. `name` defaults to the host (and port) of the URL."""
+    """POST /servers. `name` defaults to the host (and port) of the URL.
+
+    `tls_ca`: PEM text, or the absolute path of a PEM file on the panel's host, of the only authorities that count;
+    `tls_verify: false` believes whoever answers.
+    """
 
     url: Url
     name: Name | None = None
     api_key: Secret | None = None
     headers: Headers = Field(default_factory=dict)
+    tls_verify: bool = True
+    tls_ca: CaText | None = None
     labels: Labels = Field(default_factory=dict)
 
 
 class ServerPatch(InputModel):
-    """PATCH /servers/{id}: only what is sent changes; `api_key: null` removes the key."""
+    """PATCH /servers/{id}: only what is sent changes; `api_key: null` removes the key, `tls_ca: null` the own CA."""
 
     url: Url | None = None
     name: Name | None = None
     api_key: Secret | None = None
     headers: Headers | None = None
+    tls_verify: bool | None = None
+    tls_ca: CaText | None = None
     labels: Labels | None = None
 
 
@@ -219,6 +243,7 @@ class EngineView(ApiModel):
     server_link: Literal["given", "guessed", "none"]
     has_api_key: bool
     header_names: list[str]
+    tls: TlsView = Field(default_factory=TlsView)
     labels: dict[str, str]
     revision: int
     created_at: str
@@ -263,6 +288,8 @@ class EngineCreate(InputModel):
     server_id: str | None = None
     api_key: Secret | None = None
     headers: Headers = Field(default_factory=dict)
+    tls_verify: bool = True
+    tls_ca: CaText | None = None
     labels: Labels = Field(default_factory=dict)
 
 
@@ -274,6 +301,8 @@ class EnginePatch(InputModel):
     server_id: str | None = None
     api_key: Secret | None = None
     headers: Headers | None = None
+    tls_verify: bool | None = None
+    tls_ca: CaText | None = None
     labels: Labels | None = None
     entered_facts: EnteredFacts | None = None
 
@@ -344,6 +373,8 @@ class ProbeRequest(InputModel):
     url: Url
     api_key: Secret | None = None
     headers: Headers = Field(default_factory=dict)
+    tls_verify: bool = True
+    tls_ca: CaText | None = None
 
 
 class ProbeView(ApiModel):

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.clock import iso
 from app.fleet.addresses import Address, parse_address
+from app.fleet.certificates import check_ca, tls_of, tls_warnings, view_of
 from app.fleet.context import (
     FleetContext,
     check_revision,
@@ -55,6 +56,8 @@ class Servers:
                     url=address.url,
                     api_key=check_secret("api_key", body.api_key),
                     headers=check_headers(body.headers),
+                    tls_verify=body.tls_verify,
+                    tls_ca=check_ca(body.tls_ca),
                     labels=check_labels(body.labels),
                     created_at=now,
                     health_since=now,
@@ -95,7 +98,7 @@ class Servers:
 
     def patch(self, server_id: int, body: ServerPatch, *, actor: str, if_match: str | None) -> ServerView:
         context = self._context
-        values = sent(body, nullable=("api_key",))
+        values = sent(body, nullable=("api_key", "tls_ca"))
         address = self._address(values["url"]) if "url" in values else None
         try:
             with context.db.write() as session:
@@ -112,6 +115,10 @@ class Servers:
                     row.api_key = check_secret("api_key", values["api_key"])
                 if "headers" in values:
                     row.headers = check_headers(values["headers"])
+                if "tls_verify" in values:
+                    row.tls_verify = values["tls_verify"]
+                if "tls_ca" in values:
+                    row.tls_ca = check_ca(values["tls_ca"])
                 if "labels" in values:
                     row.labels = check_labels(values["labels"])
                 row.revision += 1
@@ -140,7 +147,17 @@ class Servers:
             else:
                 rows = session.scalars(select(Server).order_by(Server.id)).all()
         context = self._context
-        return [ServerTarget(r.id, r.name, r.url, context.secret(r.api_key), context.secrets(r.headers)) for r in rows]
+        return [
+            ServerTarget(
+                r.id,
+                r.name,
+                r.url,
+                context.secret(r.api_key),
+                context.secrets(r.headers),
+                tls_of(r.tls_verify, r.tls_ca),
+            )
+            for r in rows
+        ]
 
     def _address(self, url: str) -> Address:
         context = self._context
@@ -171,12 +188,14 @@ class Servers:
 def _view(
     row: Server, live: ServerLive, engine_ids: list[str], stores: list[tuple[int, str]], now: float
 ) -> ServerView:
+    tls = view_of(row.url, row.tls_verify, row.tls_ca, now)
     return ServerView(
         id=str(row.id),
         name=row.name,
         url=row.url,
         has_api_key=row.api_key is not None,
         header_names=sorted(row.headers),
+        tls=tls,
         labels=row.labels,
         revision=row.revision,
         created_at=iso(row.created_at) or "",
@@ -202,7 +221,7 @@ def _view(
         layouts=list(live.layouts),
         l2=[_with_store(adapter, stores) for adapter in live.l2],
         load=live.load,
-        warnings=list(live.warnings),
+        warnings=[*live.warnings, *tls_warnings(tls)],
         last_error=live.last_error,
         polled_at=iso(live.polled_at),
         scraped_at=iso(live.scraped_at),

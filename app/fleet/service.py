@@ -20,6 +20,7 @@ from app.database import Database
 from app.errors import NotFound, TierkeeperError
 from app.fleet import probes
 from app.fleet.addresses import Resolver, parse_address, system_resolver
+from app.fleet.certificates import check_ca, tls_of
 from app.fleet.context import TABLES, ChangeHook, FleetContext, ForgetHook, MovedHook, Refresh, TargetKind
 from app.fleet.engines import Engines
 from app.fleet.live import LiveSource, NothingKnown
@@ -200,13 +201,15 @@ class FleetService:
         address = parse_address(body.url, allow_link_local=context.settings.allow_link_local, resolve=context.resolve)
         api_key = context.secret(check_secret("api_key", body.api_key))
         headers = context.secrets(check_headers(body.headers))
-        return probes.judge(address, asyncio.run(probes.find(address, api_key=api_key, headers=headers)))
+        tls = tls_of(body.tls_verify, check_ca(body.tls_ca))
+        return probes.judge(address, asyncio.run(probes.find(address, api_key=api_key, headers=headers, tls=tls)))
 
     def advice(self, kind: Literal["server", "engine"], body: ServerCreate | EngineCreate) -> str | None:
         """What to enter instead, where something else than a server (engine) answers at an address that was just
         saved; None where it is one or nothing answers: it may be down just now. Network; never raises."""
         try:
-            found = self.probe(ProbeRequest(url=body.url, api_key=body.api_key, headers=body.headers))
+            reached = body.model_dump(include={"url", "api_key", "headers", "tls_verify", "tls_ca"})
+            found = self.probe(ProbeRequest.model_validate(reached))
         except TierkeeperError as error:
             log.info("fleet.no_advice", reason=error.detail)
             return None

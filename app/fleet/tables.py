@@ -22,6 +22,8 @@ class Server(Base):
     url: Mapped[str] = mapped_column(unique=True)  # normalised: scheme://host:port[/path], no trailing slash
     api_key: Mapped[str | None] = mapped_column(SecretText, default=None)  # write-only towards the outside
     headers: Mapped[dict[str, str]] = mapped_column(SecretJson, default=dict)
+    tls_verify: Mapped[bool] = mapped_column(default=True)
+    tls_ca: Mapped[str | None] = mapped_column(default=None)  # PEM text or a file; None: the system's authorities
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     revision: Mapped[int] = mapped_column(default=1)  # of what the operator set; the ETag of PATCH
     created_at: Mapped[float]
@@ -51,6 +53,8 @@ class Engine(Base):
     server_link: Mapped[str] = mapped_column(default="none")
     api_key: Mapped[str | None] = mapped_column(SecretText, default=None)
     headers: Mapped[dict[str, str]] = mapped_column(SecretJson, default=dict)
+    tls_verify: Mapped[bool] = mapped_column(default=True)
+    tls_ca: Mapped[str | None] = mapped_column(default=None)  # PEM text or a file; None: the system's authorities
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     # What the operator entered where no dev mode tells (RULES.md C1), such as {"dtype": …, "kv_cache_dtype": …}:
     # valid only for the engine process that had this start time when it was entered.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.wire.tls import SYSTEM, Tls
+
 
 @dataclass(frozen=True)
 class ServerTarget:
@@ -15,6 +17,7 @@ class ServerTarget:
     url: str
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Tls = SYSTEM
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class EngineTarget:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     entered_facts: Mapping[str, str] = field(default_factory=dict)
     entered_for: float | None = None
+    tls: Tls = SYSTEM
 
 
 @dataclass(frozen=True)

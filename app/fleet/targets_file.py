@@ -7,6 +7,8 @@ Format (all four sections are optional; ``deploy/targets.example.yaml`` shows ea
         url: http://gpu-1:8080            # required
         api_key_env: RACK1_KEY            # the name of an environment variable, or `api_key: …` itself
         headers: {X-Tenant: research}
+        tls_ca: /etc/ssl/rack-1.pem       # a PEM file (or its text) of the only CA that counts
+        tls_verify: true                  # false: believe whoever answers
         labels: {zone: b}
     engines:
       - name: rack-1-engine
@@ -45,6 +47,7 @@ from pydantic import Field, ValidationError
 from app.errors import FieldError, InvalidInput, NotFound, TierkeeperError
 from app.fleet.context import TargetKind
 from app.fleet.schemas import (
+    CaText,
     EngineCreate,
     EnginePatch,
     Headers,
@@ -75,6 +78,8 @@ class _Reached(InputModel):
     api_key: Secret | None = None
     api_key_env: Name | None = None
     headers: Headers | None = None
+    tls_verify: bool | None = None
+    tls_ca: CaText | None = None
     labels: Labels | None = None
 
 
@@ -185,14 +190,16 @@ def _apply_server(fleet: FleetService, entry: _Server, environment: Mapping[str,
         fleet.create_server(ServerCreate.model_validate({**wanted, "name": entry.name}), actor=ACTOR)
         report.note(report.created, "server", entry.name)
         return
-    target = fleet.server_target(server_id)
+    target, view = fleet.server_target(server_id), fleet.get_server(server_id)
     changes = _differences(
         wanted,
         {
             "url": target.url,
             "api_key": target.api_key,
             "headers": dict(target.headers),
-            "labels": fleet.get_server(server_id).labels,
+            "tls_verify": view.tls.verify,
+            "tls_ca": view.tls.ca,
+            "labels": view.labels,
         },
         fleet,
     )
@@ -215,6 +222,8 @@ def _apply_engine(fleet: FleetService, entry: _Engine, environment: Mapping[str,
         "url": target.url,
         "api_key": target.api_key,
         "headers": dict(target.headers),
+        "tls_verify": view.tls.verify,
+        "tls_ca": view.tls.ca,
         "labels": view.labels,
         # A guess that happens to be right is not what was declared.
         "server_id": view.server_id if view.server_link == "given" else None,
@@ -273,7 +282,9 @@ def _reached(entry: _Reached, environment: Mapping[str, str]) -> dict[str, Any]:
         wanted["api_key"] = key
     elif entry.api_key is not None:
         wanted["api_key"] = entry.api_key
-    wanted |= {key: value for key, value in (("headers", entry.headers), ("labels", entry.labels)) if value is not None}
+    for key in ("headers", "tls_verify", "tls_ca", "labels"):
+        if (value := getattr(entry, key)) is not None:
+            wanted[key] = value.strip() if key == "tls_ca" else value
     return wanted
 
 

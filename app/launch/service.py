@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.errors import InvalidInput
+from app.fleet.clients import engine_client, server_client
 from app.fleet.service import FleetService
 from app.launch import words
 from app.launch.pair import filled, registered_fingerprint
 from app.launch.plan import Place, make_plan
 from app.launch.render import SERVER_NAME, Plans, files
 from app.launch.schemas import LaunchCheckView, LaunchInput, LaunchView
-from app.lmcache.client import LMCacheClient, ServerReading, poll_server
+from app.lmcache.client import ServerReading, poll_server
 from app.paging import parse_id
-from app.vllm.client import EngineReading, VLLMClient, poll_engine
+from app.vllm.client import EngineReading, poll_engine
 
 #: Verdicts on a text that holds commands or a compose file: objects with the fields of `LaunchCheckView`.
 Checker = Callable[[str], Sequence[Any]]
@@ -87,10 +88,10 @@ class LaunchService:
         async def read() -> tuple[ServerReading | None, EngineReading | None]:
             first = second = None
             if server is not None:
-                async with LMCacheClient(server.url, api_key=server.api_key, headers=server.headers) as client:
+                async with server_client(server) as client:
                     first = await poll_server(client)
             if engine is not None:
-                async with VLLMClient(engine.url, api_key=engine.api_key, headers=engine.headers) as other:
+                async with engine_client(engine) as other:
                     second = await poll_engine(other)
             return first, second
 

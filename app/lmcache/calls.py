@@ -6,7 +6,6 @@ in it: records on disk are removed through the file system (RULES R4), never beh
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,7 +19,9 @@ from app.lmcache.metrics import ServerMetrics, server_metrics
 from app.lmcache.status import ServerStatus, parse_status
 from app.wire import fields
 from app.wire.exposition import parse_metrics
-from app.wire.transport import MAX_BYTES, Answer, TargetHttp, describe_error
+from app.wire.tls import SYSTEM, Tls
+from app.wire.transport import MAX_BYTES, Answer, TargetHttp
+from app.wire.troubles import describe_error
 
 MAX_KEYS: Final = 10_000
 _L1: Final = "l1"
@@ -88,7 +89,7 @@ class LMCacheClient:
         connect_timeout: float = 2.0,
         read_timeout: float = 5.0,
         max_bytes: int = MAX_BYTES,
-        verify: bool | ssl.SSLContext = True,
+        tls: Tls = SYSTEM,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = TargetHttp(
@@ -98,7 +99,7 @@ class LMCacheClient:
             connect_timeout=connect_timeout,
             read_timeout=read_timeout,
             max_bytes=max_bytes,
-            verify=verify,
+            tls=tls,
             transport=transport,
         )
         self.base_url = self._http.base_url

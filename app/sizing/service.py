@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from app.clock import Clock
 from app.errors import InvalidInput, TargetError
+from app.fleet.clients import engine_client, server_client
 from app.fleet.service import FleetService
 from app.fleet.targets import EngineTarget
-from app.lmcache.client import LMCacheClient, ServerReading, poll_server
+from app.lmcache.client import ServerReading, poll_server
 from app.lmcache.layouts import KVLayout, common_multiple
 from app.paging import parse_id
 from app.sizing import advice, prefix
@@ -84,10 +85,10 @@ class SizingService:
         async def read() -> _Readings:
             server_reading = engine_reading = None
             if server is not None:
-                async with LMCacheClient(server.url, api_key=server.api_key, headers=server.headers) as client:
+                async with server_client(server) as client:
                     server_reading = await poll_server(client)
             if engine is not None:
-                async with VLLMClient(engine.url, api_key=engine.api_key, headers=engine.headers) as other:
+                async with engine_client(engine) as other:
                     engine_reading = await poll_engine(other)
             return _Readings(server_reading, engine_reading)
 
@@ -110,7 +111,7 @@ class SizingService:
             server = self._known_fleet().server_target(engine.server_id)
 
             async def read() -> int | None:
-                async with LMCacheClient(server.url, api_key=server.api_key, headers=server.headers) as client:
+                async with server_client(server) as client:
                     return (await client.status()).chunk_size
 
             try:
@@ -238,7 +239,7 @@ async def _compare(body: PrefixInput, engine: EngineTarget | None, chunk: int, o
     if engine is None:
         first, second = body.first.token_ids or [], body.second.token_ids or []
         return _prefix_view(prefix.compare(first, second, chunk), origin, None)
-    async with VLLMClient(engine.url, api_key=engine.api_key, headers=engine.headers, read_timeout=30.0) as client:
+    async with engine_client(engine, read_timeout=30.0) as client:
         first = await _tokens(client, body.first)
         second = await _tokens(client, body.second)
         report = prefix.compare(first, second, chunk)

@@ -23,6 +23,7 @@ import structlog
 
 from app.clock import Clock
 from app.database import Database
+from app.fleet.clients import engine_client, server_client
 from app.fleet.service import FleetService
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 from app.lmcache.client import LMCacheClient
@@ -56,16 +57,6 @@ STALE_INTERVALS = 3.5
 #: Makes the client of one target; tests put their transports in here.
 ServerClients = Callable[[ServerTarget], LMCacheClient]
 EngineClients = Callable[[EngineTarget], VLLMClient]
-
-
-def server_client(target: ServerTarget) -> LMCacheClient:
-    """The client a poll uses; its default timeouts are those of a target that is slow but alive."""
-    return LMCacheClient(target.url, api_key=target.api_key, headers=target.headers)
-
-
-def engine_client(target: EngineTarget) -> VLLMClient:
-    """The client a poll uses."""
-    return VLLMClient(target.url, api_key=target.api_key, headers=target.headers)
 
 
 class Poller:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ from app.vllm.metrics import EngineMetrics, engine_metrics
 from app.wire import fields
 from app.wire.exposition import parse_metrics
 from app.wire.sse import EventParser
-from app.wire.transport import MAX_BYTES, Answer, TargetHttp, bounded, describe_error
+from app.wire.tls import SYSTEM, Tls
+from app.wire.transport import MAX_BYTES, Answer, TargetHttp, bounded
+from app.wire.troubles import describe_error
 
 ALLOWED: Final = (
     ("GET", "/health"),
@@ -92,7 +93,7 @@ class VLLMClient:
         connect_timeout: float = 2.0,
         read_timeout: float = 5.0,
         max_bytes: int = MAX_BYTES,
-        verify: bool | ssl.SSLContext = True,
+        tls: Tls = SYSTEM,
         transport: httpx.AsyncBaseTransport | None = None,
         connections: int = 64,
     ) -> None:
@@ -103,7 +104,7 @@ class VLLMClient:
             connect_timeout=connect_timeout,
             read_timeout=read_timeout,
             max_bytes=max_bytes,
-            verify=verify,
+            tls=tls,
             transport=transport,
             connections=connections,
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from app.errors import TargetError
 from app.wire import fields
-from app.wire.transport import describe_error, describe_value
+from app.wire.troubles import describe_error, describe_value
 
 TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM prints a token when asked for ids
 MAX_TOKENS_KEPT = 200_000

@@ -7,10 +7,6 @@ HTTP at all; a caller here gets a whole answer within its deadline or one Target
 from __future__ import annotations
 
 import asyncio
-import errno
-import functools
-import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -24,9 +20,10 @@ import httpx
 
 from app.errors import InvalidInput, TargetError
 from app.wire import destinations, fields, greeting
+from app.wire.tls import SYSTEM, UNVERIFIED, Tls, context_of
+from app.wire.troubles import describe_error, translated
 
 MAX_BYTES = 16 * 2**20
-_SENTENCE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class TargetHttp:
     """Async HTTP client of one base address. Use as an async context manager within one event loop.
 
     `connect_timeout` and `read_timeout` are seconds; a whole answer must arrive within their sum unless a call says
-    otherwise. `verify`: True (system trust store), False, or an `ssl.SSLContext`. `transport` replaces the network.
+    otherwise. `tls` says whose certificates are believed. `transport` replaces the network.
     `connections` is how many requests may be under way at once; further ones wait `connect_timeout` and fail.
     `date` is the target's clock as its last answer told it: (epoch seconds, whole; `time.perf_counter` at receipt).
     Raises InvalidInput for an address or a header that cannot be used.
@@ -84,7 +81,7 @@ class TargetHttp:
         connect_timeout: float = 2.0,
         read_timeout: float = 5.0,
         max_bytes: int = MAX_BYTES,
-        verify: bool | ssl.SSLContext = True,
+        tls: Tls = SYSTEM,
         transport: httpx.AsyncBaseTransport | None = None,
         connections: int = 64,
     ) -> None:
@@ -95,7 +92,8 @@ class TargetHttp:
         self._timeout = httpx.Timeout(read_timeout, connect=connect_timeout, pool=connect_timeout)
         self._headers = _headers(api_key, headers or {})
         self._transport = transport
-        self._verify = verify
+        self._tls = tls
+        self._unusable: str | None = None
         self._client: httpx.AsyncClient | None = None
         self._listening: asyncio.Lock | None = None
         self._listened = transport is not None
@@ -108,9 +106,12 @@ class TargetHttp:
         transport = self._transport
         if transport is None:
             # plain http needs no trust store, and loading one costs 20 ms
-            secure = _trust_store() if self._verify is True and self.base_url.startswith("https:") else self._verify
+            try:
+                secure = context_of(self._tls if self.base_url.startswith("https:") else UNVERIFIED)
+            except TargetError as error:  # told by each call, as all trouble with a target is
+                self._unusable, secure = error.detail, context_of(UNVERIFIED)
             transport = httpx.AsyncHTTPTransport(
-                verify=False if secure is True else secure,
+                verify=secure,
                 trust_env=False,
                 limits=httpx.Limits(
                     max_connections=self._connections,
@@ -190,6 +191,8 @@ class TargetHttp:
         """
         if self._client is None:
             raise RuntimeError("use the client as an async context manager")
+        if self._unusable is not None:
+            raise TargetError("tls", f"{method} {self.base_url}{path}: {self._unusable}")
         seconds = deadline or self.deadline
         timeout = self._timeout
         if read_timeout is None and deadline is not None:
@@ -270,24 +273,6 @@ def normalise_base_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
 
 
-def describe_error(status: int, body: bytes) -> str:
-    """One sentence from an error body.
-
-    Known shapes: ``{"detail": text | [{"loc", "msg"}]}``, ``{"error": text | {"message"}}``, ``{"status", "reason"}``
-    (LMCache and vLLM use all of them), plain text, a web page.
-    """
-    try:
-        value: object = fields.loads(body, "")
-    except TargetError:
-        value = body.decode("utf-8", "replace")
-    return describe_value(value)
-
-
-def describe_value(value: object) -> str:
-    """As `describe_error`, for a body that is parsed already."""
-    return fields.clean_text(" ".join(_sentence(value).split()))[:_SENTENCE] or "no explanation"
-
-
 def _trace(on_sending: Callable[[], None] | None) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
     """An httpcore trace: guards new connections, and calls `on_sending` when the head of the request is written.
 
@@ -302,92 +287,6 @@ def _trace(on_sending: Callable[[], None] | None) -> Callable[[str, dict[str, An
     return trace
 
 
-def _sentence(value: object) -> str:
-    if isinstance(value, str):
-        return "a web page, not an API answer" if value.lstrip()[:1] == "<" else value
-    if not isinstance(value, dict):
-        return ""
-    error = value.get("error")
-    if isinstance(error, dict):
-        error = error.get("message")
-    if isinstance(error, str):
-        return error
-    for key in ("reason", "detail", "message"):
-        found = value.get(key)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, list):
-            return "; ".join(_one_problem(item) for item in found[:5])
-    return str(value.get("status") or "")
-
-
-def _one_problem(item: object) -> str:
-    problem = fields.mapping(item)
-    place = ".".join(str(step) for step in fields.sequence(problem.get("loc")))
-    return f"{place}: {problem.get('msg', item)}" if place else str(problem.get("msg", item))
-
-
-@contextmanager
-def translated(where: str, seconds: float) -> Iterator[None]:
-    """Turn everything httpx, the socket layer and the clock may raise into TargetError."""
-    try:
-        yield
-    except TargetError:
-        raise
-    except TimeoutError as error:
-        raise TargetError("timeout", f"{where} took longer than {seconds:g} s") from error
-    except httpx.TimeoutException as error:
-        doing = "connecting to" if isinstance(error, httpx.ConnectTimeout) else "an answer from"
-        raise TargetError("timeout", f"{where}: waited too long for {doing} the target") from error
-    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
-        raise _from_transport(where, error) from error
-
-
-def _from_transport(where: str, error: Exception) -> TargetError:
-    for cause in _causes(error):
-        if isinstance(cause, socket.gaierror):
-            return TargetError("dns", f"{where}: the host name is not known")
-        if isinstance(cause, ssl.SSLError):
-            reason = getattr(cause, "verify_message", "") or cause.reason or "no TLS"
-            return TargetError("tls", f"{where}: no secure connection ({reason})")
-        if isinstance(cause, ConnectionRefusedError):
-            return TargetError("refused", f"{where}: connection refused; nothing listens there (or only on 127.0.0.1)")
-        if isinstance(cause, OSError) and cause.errno in (
-            errno.EHOSTUNREACH,
-            errno.ENETUNREACH,
-            errno.EACCES,
-            errno.EPERM,
-        ):
-            return TargetError("refused", f"{where}: no way to that host")
-    if isinstance(error, httpx.ConnectError):
-        return TargetError("refused", f"{where}: no connection ({_short(error)})")
-    said = str(error).lower()
-    if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in said and "closed" not in said:
-        return TargetError("unreadable", f"{where}: what answers there does not speak HTTP ({_short(error)})")
-    if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
-        return TargetError("unreadable", f"{where}: the request cannot be sent ({_short(error)})")
-    return TargetError("closed", f"{where}: the connection was cut off ({_short(error)})")
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    pending: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while pending:
-        current = pending.pop(0)
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        if isinstance(current, BaseExceptionGroup):
-            pending.extend(current.exceptions)
-        # the HTTP stack hides the system's error with "from None"; it is still the context
-        pending.append(current.__cause__ or current.__context__)
-
-
-def _short(error: Exception) -> str:
-    return fields.clean_text(" ".join(str(error).split()))[:120] or type(error).__name__
-
-
 def _headers(api_key: str | None, extra: Mapping[str, str]) -> dict[str, str]:
     headers = {"user-agent": "tierkeeper", "accept-encoding": "identity", **extra}
     if api_key:
@@ -398,8 +297,3 @@ def _headers(api_key: str | None, extra: Mapping[str, str]) -> dict[str, str]:
         if not value.isascii() or any(ord(char) < 32 or ord(char) == 127 for char in value):
             raise InvalidInput.field("headers", f"the value of {name!r} must be one line of ASCII text")
     return headers
-
-
-@functools.lru_cache(maxsize=1)
-def _trust_store() -> ssl.SSLContext:
-    return ssl.create_default_context()

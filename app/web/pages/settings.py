@@ -33,8 +33,8 @@ router = APIRouter(prefix="/settings")
 Kind = Literal["server", "engine", "store"]
 Target = ServerView | EngineView | StoreView
 FIELDS = {
-    "server": ("url", "name", "api_key", "headers", "labels"),
-    "engine": ("url", "name", "server_id", "api_key", "headers", "labels"),
+    "server": ("url", "name", "api_key", "headers", "tls_ca", "tls_unverified", "labels"),
+    "engine": ("url", "name", "server_id", "api_key", "headers", "tls_ca", "tls_unverified", "labels"),
     "store": ("path", "name", "server_ids", "server_path", "temp_dir", "labels", "confirm"),
 }
 _PATHS = {"server": "/servers", "engine": "/engines", "store": "/stores"}
@@ -227,7 +227,7 @@ def _form_of(kind: Kind, target: Target) -> FormState:
     if isinstance(target, StoreView):
         values |= {"server_ids": target.server_ids, "server_path": target.server_path, "temp_dir": target.temp_dir}
     else:
-        values["url"] = target.url
+        values |= {"url": target.url, "tls_ca": target.tls.ca, "tls_unverified": not target.tls.verify}
     if isinstance(target, EngineView) and target.server_link == "given":
         values["server_id"] = target.server_id
     return FormState.of(values, fields=FIELDS[kind])
@@ -236,7 +236,7 @@ def _form_of(kind: Kind, target: Target) -> FormState:
 def _body(kind: Kind, values: Values, *, new: bool) -> dict[str, Any]:
     body: dict[str, Any] = {"labels": pairs(values, "labels", "=")}
     for field in FIELDS[kind]:
-        if field in ("labels", "headers", "server_ids", "confirm"):
+        if field in ("labels", "headers", "server_ids", "confirm", "tls_ca", "tls_unverified"):
             continue
         text = one(values, field)
         # Left out means: as it is (a key), or by default (everything of a new target).
@@ -244,6 +244,8 @@ def _body(kind: Kind, values: Values, *, new: bool) -> dict[str, Any]:
             body[field] = text
     if headers := pairs(values, "headers", ":"):
         body["headers"] = headers
+    if kind != "store":
+        body |= _tls(values)
     if kind == "store":
         body |= {"server_ids": list(values.get("server_ids", [])), "confirm": "confirm" in values}
     return body
@@ -300,7 +302,12 @@ def add_target(frame: AdminFrame, kind: Kind, values: FormValues) -> Response:
 
 
 def _probe(values: Values) -> ProbeRequest:
-    return build_input(ProbeRequest, {"url": one(values, "url") or "", "api_key": one(values, "api_key")})
+    body = {"url": one(values, "url") or "", "api_key": one(values, "api_key"), **_tls(values)}
+    return build_input(ProbeRequest, body)
+
+
+def _tls(values: Values) -> dict[str, Any]:
+    return {"tls_ca": one(values, "tls_ca"), "tls_verify": "tls_unverified" not in values}
 
 
 @router.get("/{kind}s/{target_id}")

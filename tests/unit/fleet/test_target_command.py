@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from app.errors import InvalidInput, NotFound
+from tests.support.authorities import Authority
 
 
 @pytest.fixture
@@ -42,6 +43,16 @@ def test_a_server_an_engine_and_a_store(run, tmp_path: Path, monkeypatch: pytest
     assert json.loads(run("list", "engine", "--json")) == {"engines": []}
 
 
+def test_whose_certificates_are_believed(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "ca.pem").write_text(Authority.made("rack CA").pem)
+    monkeypatch.chdir(tmp_path)
+    made = json.loads(run("add", "server", "https://cache.example:8080", "--tls-ca", "ca.pem", "--json"))
+    assert made["tls"]["ca"] == str(tmp_path / "ca.pem")
+    assert made["tls"]["ca_names"] == ["CN=rack CA"]
+    made = json.loads(run("add", "engine", "https://gpu.example:8000", "--no-tls-verify", "--json"))
+    assert made["tls"]["verified_by"] == "nobody"
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -51,6 +62,8 @@ def test_a_server_an_engine_and_a_store(run, tmp_path: Path, monkeypatch: pytest
         (("add", "server", "http://a:1", "--api-key-env", "NOT_SET_ANYWHERE"), "--api-key-env"),
         (("add", "server", ""), "ADDRESS"),
         (("add", "store", "/srv/kv", "--header", "A=b"), "--header"),
+        (("add", "store", "/srv/kv", "--no-tls-verify"), "--header"),
+        (("add", "server", "https://a:1", "--tls-ca", "/no/ca.pem"), "tls_ca"),
         (("add", "engine", "http://a:1", "--server", "x", "--server", "y"), "--server"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from app.auth.schemas import UserInput
 from app.fleet.schemas import ServerCreate, StoreCreate
 from app.records.views import record_id
+from tests.support.authorities import Authority
 from tests.support.panel import Panel, running_panel
 from tests.unit.web.test_pages import Document
 
@@ -219,6 +220,25 @@ def test_a_server_is_added_changed_and_forgotten_by_forms(browser: httpx.Client)
     assert browser.get(f"/servers/{ident}").status_code == 200
     assert browser.post(f"/settings/servers/{ident}/delete", data={"confirm": "better"}).status_code == 303
     assert browser.get(f"/servers/{ident}").status_code == 404
+
+
+def test_whose_certificate_is_believed_is_entered_shown_and_changed_by_forms(browser: httpx.Client) -> None:
+    url = f"https://127.0.0.1:{dead_port()}"
+    refused = browser.post("/settings/engines/new", data={"url": url, "tls_ca": "/no/ca.pem"})
+    assert refused.status_code == 422
+    assert "/no/ca.pem&#39; cannot be read" in refused.text
+    added = browser.post("/settings/engines/new", data={"url": url, "tls_ca": Authority.made("rack CA").pem})
+    assert added.status_code == 303
+    where = added.headers["location"]
+    assert "TLS verified by its own CA: CN=rack CA" in browser.get(where).text
+    form = browser.get(f"/settings{where}").text
+    assert "-----BEGIN CERTIFICATE-----" in form
+    assert 'name="tls_unverified"' in form
+    changed = browser.post(f"/settings{where}", data={"url": url, "tls_ca": "", "tls_unverified": "on"})
+    assert changed.status_code == 303
+    assert "Its certificate is NOT verified" in browser.get(where).text
+    assert browser.get(f"/api/v1{where}").json()["tls"]["ca"] is None
+    assert browser.post(f"/settings{where}/delete", data={"confirm": "127.0.0.1"}).status_code == 303
 
 
 @pytest.mark.parametrize("path", ["/", "/nowhere/at/all", "relative"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -36,18 +37,25 @@ class RawServer:
     `seen` lists (method, target, body) of every request, `connections` counts them.
     """
 
-    def __init__(self, routes: Mapping[str, bytes | Script] | None = None, *, on_connect: Script | None = None) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, bytes | Script] | None = None,
+        *,
+        on_connect: Script | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.routes: dict[str, bytes | Script] = dict(routes or {})
         self.seen: list[tuple[str, str, bytes]] = []
         self.headers: list[dict[str, str]] = []
         self.connections = 0
         self.port = 0
         self._on_connect = on_connect
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
 
@@ -61,7 +69,7 @@ class RawServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def paths(self) -> list[str]:
         """ "METHOD /path" of every request, without queries."""

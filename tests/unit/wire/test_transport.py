@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidInput, TargetError
 from app.wire import greeting
-from app.wire.transport import TargetHttp, describe_error, normalise_base_url
+from app.wire.transport import TargetHttp, normalise_base_url
+from app.wire.troubles import describe_error
 from tests.unit.wire.raw_http import RawServer, Script, chunked, reply
 
 ZMQ_GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f"
