@@ -26,6 +26,8 @@ def check(
     ] = None,
     write_probe: Annotated[bool, typer.Option(help="Try a real write in our own folder of the store.")] = True,
     all_verdicts: Annotated[bool, typer.Option("--all", help="Show what is ok, too.")] = False,
+    url: Url = None,
+    token: Token = None,
     as_json: Json = False,
 ) -> None:
     """Verify the settings of a running pair, or of texts. Exit: 0 no fail, 1 any fail, 3 not reachable."""
@@ -42,6 +44,8 @@ def check(
         write_probe=write_probe,
         all_verdicts=all_verdicts,
         as_json=as_json,
+        url=url,
+        token=token,
     )
     raise typer.Exit(check_command(options))
 

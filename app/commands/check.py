@@ -1,7 +1,7 @@
 """`tierkeeper check`: the settings to verify of one server-engine pair, or of texts before anything is started.
 
 Plain addresses need no database and no running panel (where there is one that knows them, its stores, policies and keys
-count); names and ids are looked up in the data directory.
+count); names and ids are looked up in the data directory. With a URL and a token the panel there looks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 
 from app.checks import host
 from app.checks.assemble import ENGINE_MARKER, SERVER_MARKER, Texts
-from app.checks.base import Finding
 from app.checks.commands import check_texts
 from app.checks.direct import check_targets
+from app.checks.schemas import CheckView
 from app.checks.views import finding_view
+from app.commands.check_remote import RemoteRequest, check_at_panel
 from app.commands.check_targets import engine_request, server_request
 from app.errors import InvalidInput
 
@@ -26,7 +27,7 @@ _MARKS = {"fail": "FAIL", "warn": "warn", "unknown": "  ? ", "ok": " ok "}
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What the command was given. Files are paths, ``-`` is stdin."""
+    """What the command was given. Files are paths, ``-`` is stdin. `url` and `token` choose a running panel."""
 
     server: str | None = None
     engine: str | None = None
@@ -38,6 +39,8 @@ class CheckOptions:
     write_probe: bool = True
     all_verdicts: bool = False
     as_json: bool = False
+    url: str | None = None
+    token: str | None = None
 
 
 def check_command(options: CheckOptions) -> int:
@@ -49,12 +52,28 @@ def check_command(options: CheckOptions) -> int:
     server_log = _log(options.server_log, "--server-log", SERVER_MARKER)
     environment = _text(options.environment, "--environment")
     commands = _text(options.commands, "--commands")
+    if options.url is not None:
+        return _at_panel(
+            options,
+            RemoteRequest(
+                url=options.url,
+                token=options.token,
+                server=options.server,
+                engine=options.engine,
+                engine_log=engine_log,
+                server_log=server_log,
+                environment=environment,
+                commands=commands,
+                write_probe=options.write_probe,
+            ),
+        )
     if options.server is None and options.engine is None:
         if not (engine_log or server_log or environment or commands):
             raise InvalidInput.field("--server", "give --server URL, --engine URL, or texts (--commands, --log, …)")
         found = check_texts(commands=commands, environment=environment, engine_log=engine_log, server_log=server_log)
-        _print(found, options)
-        return _status(found)
+        views = [finding_view(item) for item in found]
+        _print(views, options)
+        return _status(views)
     server = None if options.server is None else server_request(options.server, Texts(log=server_log))
     engine = (
         None
@@ -68,15 +87,28 @@ def check_command(options: CheckOptions) -> int:
         commands=commands,
         write_probe=options.write_probe,
     )
-    _print(result.findings, options)
-    if result.unreachable:
-        print(f"tierkeeper: no answer from {', '.join(result.unreachable)}", file=sys.stderr)
-        return 3
-    return _status(result.findings)
+    views = [finding_view(item) for item in result.findings]
+    _print(views, options)
+    return _silent(result.unreachable) or _status(views)
 
 
-def _status(findings: Sequence[Finding]) -> int:
-    return 1 if any(item.verdict == "fail" for item in findings) else 0
+def _at_panel(options: CheckOptions, request: RemoteRequest) -> int:
+    if options.also:
+        raise InvalidInput.field("--also", "is for plain addresses: a panel compares all of its servers anyway")
+    views = check_at_panel(request)
+    _print(views, options)
+    silent = [item.subject for item in views if item.id == "reachable" and item.effective == "no answer"]
+    return _silent(silent) or _status(views)
+
+
+def _silent(names: Sequence[str]) -> int:
+    if names:
+        print(f"tierkeeper: no answer from {', '.join(names)}", file=sys.stderr)
+    return 3 if names else 0
+
+
+def _status(views: Sequence[CheckView]) -> int:
+    return 1 if any(item.verdict == "fail" for item in views) else 0
 
 
 def _text(path: str | None, option: str) -> str:
@@ -99,17 +131,17 @@ def _log(path: str | None, option: str, marker: bytes) -> str:
         raise InvalidInput.field(option, f"{path} cannot be read ({error.strerror or error})") from error
 
 
-def _print(findings: Sequence[Finding], options: CheckOptions) -> None:
+def _print(views: Sequence[CheckView], options: CheckOptions) -> None:
     if options.as_json:
-        shown = [finding_view(item).model_dump(mode="json", exclude=_NOT_KEPT) for item in findings]
+        shown = [item.model_dump(mode="json", exclude=_NOT_KEPT) for item in views]
         print(json.dumps({"checks": shown}, indent=2 if sys.stdout.isatty() else None))
         return
     hidden = 0
-    for item in findings:
+    for item in views:
         if item.verdict == "ok" and not options.all_verdicts:
             hidden += 1
             continue
-        print(f"{_MARKS[item.verdict]}  {item.title}  [{item.check_id}: {item.subject}]")
+        print(f"{_MARKS[item.verdict]}  {item.title}  [{item.id}: {item.subject}]")
         print(f"      {item.evidence}")
         if item.configured is not None or item.effective is not None:
             read = f" (read from {item.origin})" if item.origin else ""

@@ -20,6 +20,9 @@ from app.checks.assemble import Texts
 from app.checks.base import Finding
 from app.checks.direct import check_targets
 from app.checks.gather import EngineRequest, ServerRequest
+from app.lmcache.status import parse_status
+from app.sizing.schemas import ModelInput
+from app.sizing.service import model_view
 from tests.real.panel import OWN_CODE, PROGRAM
 from tests.real.stack.control import RealStack
 
@@ -143,6 +146,24 @@ def test_two_servers_on_one_directory(stack: RealStack) -> None:
         stack.end_program(program)
     found = failed(list(result.findings))
     assert "second: 128; here 64" in found["shared_directory"].evidence
+
+
+def test_swapped_addresses_are_recognised_on_the_real_programs(stack: RealStack) -> None:
+    engine = ServerRequest("server", engine_request(stack).url)
+    result = check_targets(engine, EngineRequest("engine", server_url(stack)))
+    assert result.unreachable == ()
+    assert {(item.check_id, item.fix) for item in result.findings} == {("reachable", "swap the two addresses")}
+
+
+def test_sizing_says_what_the_real_server_reports(stack: RealStack) -> None:
+    """Bytes of a token from the model's config.json against the layout that the real engine registered."""
+    config = json.loads((stack.environment.model / "config.json").read_text())
+    answer = httpx.get(f"{server_url(stack)}/status", timeout=60, trust_env=False)
+    layouts = list(parse_status(answer.json()).contexts.values())
+    assert layouts
+    for layout in layouts:
+        model = model_view(ModelInput(config={**config, "dtype": layout.dtype}))
+        assert model.rank_bytes_per_token == layout.bytes_per_token
 
 
 def test_the_command_on_the_real_stack(stack: RealStack, wrong: Wrong) -> None:
