@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from app.commands.demo_history import seed_history  # noqa: E402
+from app.commands.serve import configure_logging  # noqa: E402
 from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate  # noqa: E402
 from app.sandbox import SandboxThread, demo_specs  # noqa: E402
 from tests.support.demo import running_demo  # noqa: E402
@@ -131,7 +132,7 @@ def measure(records: int, days: int, rounds: int) -> dict[str, dict[str, float]]
             with running_panel(folder / "var", POLL_SECONDS="3600") as panel:
                 register(panel, sandbox, facts)
             enlarge(folder / "var", records=records, days=days, now=time.time())
-            with running_panel(folder / "var", POLL_SECONDS="3600") as panel:
+            with running_panel(folder / "var", POLL_SECONDS="10") as panel:
                 browser = Browser(panel.url)
                 browser.sign_in(ADMIN_PASSWORD)
                 return visit(browser, rounds, lambda: panel.services.fleet.refresh_server(1))
@@ -266,6 +267,7 @@ def main() -> int:
     parser.add_argument("--no-demo", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    configure_logging("ERROR")
     demonstrated = {} if args.no_demo else demo()
     small = measure(SMALL_RECORDS, SMALL_DAYS, args.rounds)
     large = measure(args.records, args.days, args.rounds)

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from typing import TextIO
 
@@ -16,6 +17,7 @@ from app.errors import InvalidInput
 from app.main import create_app
 from app.services import Services
 from app.settings import Settings
+from app.web.warm import warm_overview, warm_rest
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
@@ -78,6 +80,8 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
             sign_in.append(f"Sign in as admin with the password {made_password} (shown only now)")
         if before_serving is not None:
             before_serving(services)
+        warm_overview(app)
+        threading.Thread(target=warm_rest, args=(app,), name="warm-pages", daemon=True).start()
 
     class Server(uvicorn.Server):
         """Says where it is once it listens, not before."""

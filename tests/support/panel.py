@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import uvicorn
+from fastapi import FastAPI
 
 from app.auth.schemas import Role, TokenInput
 from app.clock import Clock, system_clock
@@ -22,11 +23,12 @@ ADMIN_PASSWORD = "correct horse battery"
 
 
 class Panel:
-    """A running panel: `url`, `services`, and clients for each role."""
+    """A running panel: `url`, `services`, `app`, and clients for each role."""
 
-    def __init__(self, url: str, services: Services) -> None:
+    def __init__(self, url: str, services: Services, app: FastAPI) -> None:
         self.url = url
         self.services = services
+        self.app = app
         self._clients: list[httpx.Client] = []
 
     def client(self, role: Role | None = "admin") -> httpx.Client:
@@ -88,7 +90,7 @@ def running_panel(data_dir: Path, *, clock: Clock = system_clock, **environment:
     if failure or not found:
         sock.close()
         raise app.state.startup_error or AssertionError(f"the panel did not start: {failure}")
-    panel = Panel(f"http://127.0.0.1:{sock.getsockname()[1]}", found[0])
+    panel = Panel(f"http://127.0.0.1:{sock.getsockname()[1]}", found[0], app)
     try:
         yield panel
     finally:
