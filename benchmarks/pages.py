@@ -37,6 +37,7 @@ from app.commands.demo_history import seed_history  # noqa: E402
 from app.commands.serve import configure_logging  # noqa: E402
 from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate  # noqa: E402
 from app.sandbox import SandboxThread, demo_specs  # noqa: E402
+from app.web.warm import warm_overview, warm_rest  # noqa: E402
 from tests.support.demo import running_demo  # noqa: E402
 from tests.support.large import enlarge  # noqa: E402
 from tests.support.panel import ADMIN_PASSWORD, Panel, running_panel  # noqa: E402
@@ -133,6 +134,8 @@ def measure(records: int, days: int, rounds: int) -> dict[str, dict[str, float]]
                 register(panel, sandbox, facts)
             enlarge(folder / "var", records=records, days=days, now=time.time())
             with running_panel(folder / "var", POLL_SECONDS="10") as panel:
+                warm_overview(panel.app)  # as `tierkeeper serve` does
+                warm_rest(panel.app)
                 browser = Browser(panel.url)
                 browser.sign_in(ADMIN_PASSWORD)
                 return visit(browser, rounds, lambda: panel.services.fleet.refresh_server(1))

@@ -28,7 +28,11 @@ def enlarge(data_dir: Path, *, records: int, days: int, now: float) -> None:
 
 def _records(inventory: Path, records: int) -> None:
     with sqlite3.connect(inventory) as db:
-        db.execute("PRAGMA synchronous=OFF")
+        # As a first scan does it: no journal, and the indexes when all rows are there.
+        db.executescript("PRAGMA journal_mode=DELETE; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;")
+        indexes = db.execute("SELECT name, sql FROM sqlite_master WHERE type='index' AND sql NOT NULL").fetchall()
+        for name, _ in indexes:
+            db.execute(f"DROP INDEX {name}")
         have, last = db.execute("SELECT count(*), max(id) FROM record").fetchone()
         times = max(0, records // have - 1)
         if times:
@@ -44,7 +48,9 @@ def _records(inventory: Path, records: int) -> None:
                 "UPDATE cohort SET records = records * ?, bytes = bytes * ?, max_mtime = max_mtime + ?",
                 (times + 1, times + 1, times),
             )
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        for _, sql in indexes:
+            db.execute(sql)
+    db.execute("PRAGMA journal_mode=WAL")
     db.close()
 
 
