@@ -6,7 +6,10 @@ their policies, and its key, are used; without one the findings say what nobody 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+
+from sqlalchemy.exc import DBAPIError
 
 from app.checks.assemble import Texts
 from app.checks.gather import EngineRequest, ServerRequest
@@ -22,7 +25,8 @@ def server_request(target: str, texts: Texts, *, field: str = "--server") -> Ser
     """A cache server by address, name or id. Raises InvalidInput naming `field`, NotFound, NoDatabase."""
     if "://" in target:
         address = parse_address(target, field=field)
-        with peek_services() as services:
+        known = None
+        with peek_services() as services, suppress(DBAPIError):  # a damaged database is as good as none here
             known = _server_at(services, address) if services is not None else None
         found = known or ServerRequest(name=target, url=address.url)
         return replace(found, name=target, url=address.url, texts=texts)
@@ -34,7 +38,8 @@ def engine_request(target: str, texts: Texts, *, field: str = "--engine") -> Eng
     """An engine by address, name or id. Raises InvalidInput naming `field`, NotFound, NoDatabase."""
     if "://" in target:
         address = parse_address(target, field=field)
-        with peek_services() as services:
+        known = None
+        with peek_services() as services, suppress(DBAPIError):
             engines = services.fleet.engine_targets() if services is not None else []
             known = next((one for one in engines if _same(one.url, address)), None)
         found = EngineRequest(name=target, url=address.url) if known is None else _known_engine(known)

@@ -109,11 +109,12 @@ def _of_engine(engine: EngineReading | None, server: ServerReading | None, model
     own = _layouts(server, model or found["model"])
     if model is None and found["model"] is None and len({layout.model_name for layout in own}) == 1:
         found["model"] = own[0].model_name
+    block = common_multiple(group.tokens_per_block for layout in own for group in layout.groups)
     if facts is not None and facts.mamba_cache_mode not in (None, "none"):
         found["block_size"] = None
-        found["hybrid_block_tokens"] = common_multiple(
-            group.tokens_per_block for layout in own for group in layout.groups
-        )
+        found["hybrid_block_tokens"] = block
+    elif facts is not None and facts.block_size is None:
+        found["block_size"] = block  # as its registered layout says; without it the chunk size could not be judged
     return found
 
 

@@ -79,6 +79,17 @@ def test_a_database_of_another_version_is_left_alone(
     assert "no panel was asked" in growth(sandbox.server_url, capsys)["evidence"]
 
 
+def test_a_damaged_database_is_no_hindrance(
+    registered: None, sandbox: SandboxThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with command_services() as services, services.db.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE server RENAME TO server_gone")
+        connection.exec_driver_sql("ALTER TABLE engine RENAME TO engine_gone")
+    assert "no panel was asked" in growth(sandbox.server_url, capsys)["evidence"]
+    code, found = findings(CheckOptions(engine=sandbox.engine_url, as_json=True), capsys)
+    assert (code, found["reachable"]["verdict"]) == (0, "ok")
+
+
 def test_swapped_addresses_are_recognised(sandbox: SandboxThread, capsys: pytest.CaptureFixture[str]) -> None:
     code = check_command(CheckOptions(server=sandbox.engine_url, engine=sandbox.server_url, as_json=True))
     found = json.loads(capsys.readouterr().out)["checks"]

@@ -303,6 +303,7 @@ class TestPairs:
         argv = view.server_argv
         assert float(argv[argv.index("--l1-size-gb") + 1]) > 0
         assert any(note.startswith("server.chunk_size = ") for note in view.notes)
+        assert {item.id: item.verdict for item in view.checks}["chunk_size_multiple"] == "ok"
         assert any("keeps its records in" in note for note in view.notes)
         assert any(note == "device = cpu as it runs now" for note in view.notes)
         assert [item for item in view.checks if item.verdict == "fail"] == []
