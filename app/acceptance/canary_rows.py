@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.acceptance.answers import Answer
 from app.acceptance.canary_schemas import CanaryCheckView, CanaryRunView, CanaryView
-from app.acceptance.canary_verdict import CanaryVerdict, Reading
+from app.acceptance.canary_verdict import FOUND_WRONG, UNDECIDED, CanaryVerdict, Reading
 from app.acceptance.canary_work import Candidate, Kept, prompt_of
 from app.acceptance.schemas import FindingView
 from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, Canary, CanaryCheck, CanaryRun
@@ -91,9 +91,11 @@ def write_check(
             }
         ],
     )
-    session.execute(
-        update(Canary).where(Canary.id == canary_id).values(last_outcome=verdict.outcome, last_checked_at=now)
-    )
+    stands = update(Canary).where(Canary.id == canary_id)
+    if verdict.outcome in UNDECIDED:
+        # A check that proved nothing takes back no finding: the alarm on it must not end for want of evidence.
+        stands = stands.where(Canary.last_outcome.not_in(FOUND_WRONG))
+    session.execute(stands.values(last_outcome=verdict.outcome, last_checked_at=now))
 
 
 def history(session: Session, ids: Sequence[int]) -> dict[int, list[CanaryCheckView]]:

@@ -20,6 +20,9 @@ from app.acceptance.tolerance import Tolerance
 CanaryOutcome = Literal["ok", "lost", "drift", "wrong", "invalid", "error", "never"]
 #: Worst first.
 OUTCOMES: tuple[CanaryOutcome, ...] = ("wrong", "lost", "drift", "error", "invalid", "ok")
+#: Outcomes that found something, and those that prove nothing either way.
+FOUND_WRONG: tuple[CanaryOutcome, ...] = ("wrong", "lost", "drift")
+UNDECIDED: tuple[CanaryOutcome, ...] = ("error", "invalid")
 _SEVERITY: Mapping[CanaryOutcome, Severity] = {
     "wrong": "fail",
     "lost": "fail",

@@ -33,6 +33,7 @@ _RULES: Mapping[str, tuple[str, ...]] = {
     "after-an-upgrade": ("layout_changed", "layout_unproven"),
     "answers-look-wrong": ("acceptance_failed", "canary_wrong", "wrong_records"),
     "canaries-are-lost": ("canary_lost",),
+    "canaries-have-drifted": ("canary_drift",),
     "a-store-cannot-be-used": ("store_unusable", "store_look_stale"),
     "disk-is-full": ("store_full", "free_space_low", "store_filling"),
     "unfinished-writes": ("temporary_pile_up",),

@@ -57,7 +57,8 @@ class Part:
 
 def correctness(latest: LatestView) -> Part:
     """The last acceptance run, and whether it still speaks for what runs now."""
-    run, passed = latest.last_run, latest.last_pass
+    # A later run that proved nothing (invalid, error, timeout) takes no failure back.
+    run, passed = latest.last_verdict or latest.last_run, latest.last_pass
     if run is not None and run.verdict == "fail" and (passed is None or passed.id != run.id):
         return Part(
             "correctness",

@@ -49,9 +49,19 @@ def _canary_lost(fact: Fact, limits: Limits) -> Verdict:
 def _canary_wrong(fact: Fact, limits: Limits) -> Verdict:
     wrong = fact.number("wrong")
     sentence = (
-        f"{said(wrong)} of {said(fact.number('canaries'))} canaries answer otherwise than kept: {fact.words['wrong']}"
+        f"{said(wrong)} of {said(fact.number('canaries'))} canaries answer otherwise than the engine computes: "
+        f"{fact.words['wrong']}"
     )
     return Verdict(wrong >= limits["canaries"], sentence, wrong, limits["canaries"])
+
+
+def _canary_drift(fact: Fact, limits: Limits) -> Verdict:
+    drift = fact.number("drift")
+    sentence = (
+        f"the engine answers {said(drift)} of {said(fact.number('canaries'))} canaries otherwise than when they were "
+        f"kept: {fact.words['drift']}"
+    )
+    return Verdict(drift >= limits["canaries"], sentence, drift, limits["canaries"])
 
 
 RULES = (
@@ -126,7 +136,7 @@ RULES = (
         "wrong answers on every hit.",
         action="Open the run: its findings say what to do. Until then let the engine run without the cache, or clean "
         "the store ('keep it safe').",
-        page="/acceptance?engine={id}",
+        page="/acceptance?engine_id={id}",
     ),
     Rule(
         id="canary_lost",
@@ -142,23 +152,40 @@ RULES = (
         means="Records that cleanup protects are gone: something else removes files from the store, or the directory "
         "is another one. What is lost there is lost for every prompt.",
         action="Look at the store: is it the same file system, does its adapter evict, does another job delete in it?",
-        page="/acceptance",
+        page="/acceptance/canaries?engine_id={id}",
     ),
     Rule(
         id="canary_wrong",
-        title="Canaries answer otherwise than before",
+        title="Canaries give wrong answers",
         fact="canaries",
         subject="engine",
         severity="critical",
         for_seconds=0,
         judge=_canary_wrong,
-        limits={"canaries": Limit(1, "canaries", "drifted or wrong", 1, 1000)},
+        limits={"canaries": Limit(1, "canaries", "wrong", 1, 1000)},
         causes=(Cause("acceptance_failed"), Cause("mixed_layouts", "server")),
         clear_seconds=0,
-        means="Yesterday's records, read back today, give another answer than they gave: they are not right any more "
-        "for this engine (another layout, other weights, damaged bytes).",
+        means="Yesterday's records, read back today, give another answer than the engine computes itself, or were "
+        "overwritten: they are not right any more for this engine (another layout, other weights, damaged bytes).",
         action="Declare a new generation if the weights changed; otherwise clean the store ('keep it safe') and find "
-        "out what changed: the canary's page compares versions and layouts.",
-        page="/acceptance",
+        "out what changed: the reading-back says whether files were overwritten or the layout is another one.",
+        page="/acceptance/canaries?engine_id={id}",
+    ),
+    Rule(
+        id="canary_drift",
+        title="The engine answers canaries otherwise than before",
+        fact="canaries",
+        subject="engine",
+        severity="warning",
+        for_seconds=0,
+        judge=_canary_drift,
+        limits={"canaries": Limit(1, "canaries", "drifted", 1, 1000)},
+        causes=(Cause("acceptance_failed"), Cause("canary_wrong"), Cause("mixed_layouts", "server")),
+        clear_seconds=0,
+        means="Yesterday's records are right for this engine, but the engine itself computes something else than when "
+        "the canaries were kept: its version, its weights or its kernels changed.",
+        action="Find out what was changed at the engine and run an acceptance test; declare a new generation if it "
+        "was the weights. Then keep new canaries: these go on saying that something changed.",
+        page="/acceptance/canaries?engine_id={id}",
     ),
 )

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from app.acceptance import canary_rows as rows
 from app.acceptance.answers import Answer, Refusal
 from app.acceptance.canary_schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryView
-from app.acceptance.canary_verdict import CanaryOutcome, Reading, judge, what_became, worst
+from app.acceptance.canary_verdict import CanaryOutcome, CanaryVerdict, Reading, judge, what_became, worst
 from app.acceptance.canary_watch import due
 from app.acceptance.evidence import TokenEvidence
 from app.acceptance.own_records import OwnRecord
@@ -111,6 +112,19 @@ class TestAlarms:
         panel.sandbox.control.misbehave("engine", reset_lies=True)
         done = check(panel)
         assert (done.outcome, done.findings[0].code) == ("invalid", "canary_reset")
+
+    def test_a_check_that_proves_nothing_takes_no_finding_back(self, panel: Panel) -> None:
+        (canary,) = keep(panel)
+        files_of(panel, canary)[0].write_bytes(b"\1" * files_of(panel, canary)[0].stat().st_size)
+        assert check(panel).outcome == "wrong"
+        stands = panel.service.canaries
+        found = stands.get(int(canary.id))
+        with panel.db.write() as session:
+            unproven = CanaryVerdict("invalid", "canary_unproven", "nothing says")
+            rows.write_check(session, 1, int(canary.id), unproven, Reading("c", Answer("c"), 3), 2e9)
+        again = stands.get(int(canary.id))
+        assert (again.last_outcome, again.last_checked_at) == ("wrong", found.last_checked_at)
+        assert [point.outcome for point in again.history] == ["wrong", "invalid"]
 
     def test_a_cache_server_that_is_down(self, panel: Panel) -> None:
         keep(panel)

@@ -145,7 +145,7 @@ def canary(panel: Panel, name: str, outcome: str) -> None:
         )
 
 
-def test_canaries_that_are_lost_or_answer_otherwise(tmp_path: Path) -> None:
+def test_lost_wrong_and_drifted_canaries_are_three_alarms(tmp_path: Path) -> None:
     with staged(tmp_path) as stage:
         canary(stage, "a", "ok")
         canary(stage, "b", "never")
@@ -156,8 +156,11 @@ def test_canaries_that_are_lost_or_answer_otherwise(tmp_path: Path) -> None:
         stage.tick()
         assert set(stage.firing()) == {"canary_lost"}
         assert "1 of 2 canaries have lost their records: c" in stage.firing()["canary_lost"].sentence
-        canary(stage, "d", "wrong")
         canary(stage, "e", "drift")
         stage.tick()
-        assert set(stage.firing()) == {"canary_lost", "canary_wrong"}
-        assert "d, e" in stage.firing()["canary_wrong"].sentence
+        assert set(stage.firing()) == {"canary_lost", "canary_drift"}
+        assert stage.firing()["canary_drift"].sentence.endswith("otherwise than when they were kept: e")
+        canary(stage, "d", "wrong")
+        stage.tick()
+        assert {"canary_lost", "canary_wrong"} <= set(stage.firing())
+        assert stage.firing()["canary_wrong"].sentence.endswith("otherwise than the engine computes: d")

@@ -48,6 +48,13 @@ class TestCorrectness:
     def test_the_last_run_failed(self) -> None:
         assert parts.correctness(latest("stale", verdict="fail")).state == "not_ready"
 
+    @pytest.mark.parametrize("passed", [True, False])
+    def test_a_later_run_that_proved_nothing_takes_no_failure_back(self, passed: bool) -> None:
+        found = latest("stale", verdict="invalid", passed=passed)
+        part = parts.correctness(found.model_copy(update={"last_verdict": a.acceptance("7", verdict="fail")}))
+        assert part.state == "not_ready"
+        assert part.text.startswith("run 7 failed")
+
     def test_never_tested_is_unknown(self) -> None:
         part = parts.correctness(latest("never", verdict="invalid", passed=False))
         assert (part.state, part.at) == ("unknown", None)
