@@ -6,7 +6,8 @@ to be there), removal over real files, in quarantine and by deletion, with journ
 ``find`` deletes the same number of files of the same names and sizes, in the same run and on the same file system.
 
 Budgets: planning at 1,000,000 records at most 3 s of CPU; removal at most 4 × find; memory flat. Exit status 1 if one
-is missed. Numbers are ratios where one can be had: a busy machine slows both sides.
+is missed (removal: by wall time and by CPU time, since others' work lengthens walls). Numbers are ratios where one can
+be had: a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -121,8 +122,12 @@ def _plan_row(name: str, plan: PlanView, cpu: float, memory: int) -> dict[str, A
     return {"plan": name, "planned": plan.records, "cpu_seconds": cpu, "grown_mb": (_memory() - memory) / 1e6}
 
 
-def removal_costs(base: Path, records: int) -> list[dict[str, Any]]:
-    """Wall and CPU of removals beside find, over as many files."""
+def removal_costs(base: Path, records: int, *, written_out: bool = False) -> list[dict[str, Any]]:
+    """Wall and CPU of removals beside find, over as many files.
+
+    `written_out`: after both sides' files have reached the disk, as records of a real store have: freeing their blocks
+    then costs both sides more.
+    """
     found = []
     for removal in ("quarantine", "delete"):
         with panel(_fresh(base, removal)) as services:
@@ -137,7 +142,11 @@ def removal_costs(base: Path, records: int) -> list[dict[str, Any]]:
                 FilterPlanInput(filter={"class": "unverified"}, removal=removal),  # type: ignore[arg-type]
                 actor="bench",
             )
+            if written_out:
+                os.sync()
             find_wall, find_cpu = _find(reference)
+            if written_out:
+                os.sync()
             memory, began, cpu = _memory(), time.perf_counter(), time.process_time()
             run = services.cleanup.start_run(int(plan.id), actor="bench")
             wall, cpu = time.perf_counter() - began, time.process_time() - cpu
@@ -191,6 +200,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan-records", type=int, default=1_000_000)
     parser.add_argument("--remove-records", type=int, default=100_000)
+    parser.add_argument("--written-out", action="store_true", help="sync all files first (may take minutes)")
     parser.add_argument("--dir", type=Path, default=None, help="where to work (a real file system; default: /tmp)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -201,11 +211,11 @@ def main() -> int:
         if options.plan_records:
             plans = plan_costs(_fresh(base, "plan"), options.plan_records)
         if options.remove_records:
-            removals = removal_costs(base, options.remove_records)
+            removals = removal_costs(base, options.remove_records, written_out=options.written_out)
     finally:
         shutil.rmtree(base, ignore_errors=True)
     over = [p["plan"] for p in plans if p["cpu_seconds"] > PLAN_BUDGET_SECONDS * max(options.plan_records / 1e6, 0.1)]
-    over += [r["removal"] for r in removals if r["ratio"] > REMOVE_BUDGET]
+    over += [r["removal"] for r in removals if min(r["ratio"], r["cpu_ratio"]) > REMOVE_BUDGET]
     if options.json:
         print(json.dumps({"plans": plans, "removals": removals, "over_budget": over}, indent=2))
         return 1 if over else 0

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, cast
 
@@ -51,6 +52,7 @@ _STATE = cast(Table, PlanChunkState.__table__)
 _SAME = (_STATE.c.plan_id == _CHUNK.c.plan_id) & (_STATE.c.first_seq == _CHUNK.c.first_seq)
 
 Kind = tuple[str, str | None, str, str]
+_item_row = cast("Callable[[tuple[Any, ...]], ItemRow]", partial(tuple.__new__, ItemRow))
 
 
 class Note(NamedTuple):
@@ -158,10 +160,10 @@ class ChunkWriter:
             names, *columns, records = zip(*part, strict=True)
             self._names.extend(names)
             for column, values in zip(self._facts, columns, strict=False):
-                column.extend(values)
+                column.extend(array("q", values))  # at once: thrice as quick as one by one
             if None in records:
                 records = tuple(-1 if ident is None else ident for ident in records)
-            self._facts[-1].extend(records)
+            self._facts[-1].extend(array("q", records))
             self._kind_of.extend(repeat(self._kinds.setdefault(kind, len(self._kinds)), len(part)))
             at += len(part)
             if len(self._names) >= self._size:
@@ -203,19 +205,20 @@ def unpack(row: Any, state: Any | None) -> Chunk:
     values.frombytes(row.facts)
     values = _little(values)
     size, mtime, ctime, atime, inode, record = (values[n * count : (n + 1) * count] for n in range(_COLUMNS))
-    kinds = [tuple(kind) for kind in row.kinds]
-    what = [kinds[kind] for kind in row.kind_of]
-    rows = [
-        ItemRow._make((seq, name, *facts, row.device, *kind, None if ident < 0 else ident, row.round))
-        for seq, name, facts, kind, ident in zip(
-            range(row.first_seq, row.first_seq + count),
-            row.names.split(b"\0"),
-            zip(size, mtime, ctime, atime, inode, strict=True),
-            what,
-            record,
-            strict=True,
-        )
-    ]
+    idents = [None if ident < 0 else ident for ident in record]
+    classes, reasons, whys, actions = zip(*(row.kinds[kind] for kind in row.kind_of), strict=True)
+    every = zip(
+        range(row.first_seq, row.first_seq + count),
+        row.names.split(b"\0"),
+        *(size, mtime, ctime, atime, inode),
+        repeat(row.device, count),
+        *(classes, reasons, whys, actions),
+        idents,
+        repeat(row.round, count),
+        strict=True,
+    )
+    # As `ItemRow._make`, without a call of Python's own a record.
+    rows = list(map(_item_row, every))
     if state is None:
         return Chunk(row.plan_id, row.first_seq, row.round, rows, bytearray(count), row.kind_of)
     return Chunk(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import stat
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from app.cleanup.policy import USE_KINDS
 from app.records.facts import FileFact
 
+_fact = cast("Callable[[tuple[Any, ...]], FileFact]", partial(tuple.__new__, FileFact))
 _REGULAR = stat.S_IFREG | 0o600
 
 
@@ -31,7 +34,7 @@ class ItemRow(NamedTuple):
 
     def fact(self) -> FileFact:
         """What the file was when it was planned: a regular file with one name (anything else is refused anyway)."""
-        return FileFact._make((*self[1:8], 1, _REGULAR))
+        return _fact((*self[1:8], 1, _REGULAR))
 
     @property
     def respects_use(self) -> bool:

@@ -91,6 +91,9 @@ class JobRunner:
         wanted = ItemFilter.of(job.selection)
         counts, done = Counter[str](), 0
         failed: list[dict[str, Any]] = []
+        total = run.waiting_records
+        if job.selection:
+            total = sum(sum(map(wanted.takes, chunk.in_state(*WAITING))) for chunk in journal.chunks())
         try:
             for chunk in journal.chunks():
                 items = [item for item in chunk.in_state(*WAITING) if wanted.takes(item)]
@@ -98,7 +101,7 @@ class JobRunner:
                     continue
                 root.verify()
                 context.check_cancel()
-                journal.turn(job.kind, chunk, None)
+                journal.turn(job.kind, [chunk], None)
                 outcomes = self._act(root, job.kind, run, chunk, items)
                 self._count(items, outcomes, counts, failed)
                 # The store's lock is ours: nothing can take them before they are held.
@@ -106,13 +109,13 @@ class JobRunner:
                 if back:
                     self._inventory.restored(run.store_id, back, run.id, job.requested_by)
                 done += len(items)
-                context.progress(done, None, "records")
+                context.progress(done, total, "records")
                 lock.beat()
                 self._save(job.id, counts, failed)
         except OSError as error:
             raise StoreError(f"stopped: {root.path}: {error.strerror}") from error
         finally:
-            journal.turn(job.kind, None, None)
+            journal.turn(job.kind, (), None)
             self._save(job.id, counts, failed)
 
     def _act(

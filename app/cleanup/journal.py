@@ -1,7 +1,8 @@
 """The journal of a run (R7): intents committed durably before files move, outcomes after, both in one transaction.
 
-An intent is for one chunk of a plan. A crash leaves at most one open a run; `settle_open` asks the disk what became of
-the chunk's files. `RunTally` counts outcomes for the run's row, and `recount` makes the same counts from the chunks.
+An intent is for one chunk of a plan; those of a batch of chunks are committed together. A crash leaves at most one
+batch open a run; `settle_open` asks the disk what became of its files. `RunTally` counts outcomes for the run's row,
+and `recount` makes the same counts from the chunks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, cast
 
 import structlog
@@ -33,6 +35,8 @@ REMOVED = frozenset({"quarantined", "deleted"})
 #: States of records whose file lies in quarantine.
 WAITING = frozenset({"quarantined", LEFT_BEHIND})
 _FAILED_SHOWN = 100
+#: Chunks that leave the inventory in one transaction.
+_TOLD_AT_ONCE = 8
 _CHUNK = cast(Table, PlanChunk.__table__)
 
 
@@ -135,36 +139,36 @@ class Journal:
         self._clock = clock
         self.run_id = run_id
         self.plan_id = plan_id
-        self._open: tuple[int, Chunk] | None = None
+        self._open: list[tuple[int, Chunk]] = []
 
     def chunks(self, round_no: int | None = None) -> Iterator[Chunk]:
         """Chunks of the plan (or of one round), in order; each is read when the one before is done."""
         return read_chunks(self._db, self.plan_id, round_no=round_no)
 
-    def turn(self, kind: str, chunk: Chunk | None, tally: RunTally | None, *settled: Chunk) -> None:
-        """Durably: saves chunks that are done and settles their intent, and opens one for the next chunk (None: none).
+    def turn(self, kind: str, chunks: Sequence[Chunk], tally: RunTally | None) -> None:
+        """Durably: saves the chunks that are under way and settles their intents, and opens intents for the next ones.
 
-        The chunk's own changes up to now (records that were refused before anything was touched) are saved, too.
+        One commit for both: what costs is the wait for the disk, not the rows.
         """
         now = self._clock()
         with self._db.write(durable=True) as session:
-            for done in settled:
+            for _, done in self._open:
                 done.save(session)
-            if self._open is not None:
-                self._open[1].save(session)
-                session.execute(update(CleanupIntent).where(CleanupIntent.id == self._open[0]).values(settled_at=now))
-                self._open = None
+            if self._open:
+                idents = [ident for ident, _ in self._open]
+                session.execute(update(CleanupIntent).where(CleanupIntent.id.in_(idents)).values(settled_at=now))
             if tally is not None:
                 session.execute(update(CleanupRun).where(CleanupRun.id == self.run_id).values(**tally.values()))
-            if chunk is None:
-                return
-            chunk.save(session)
-            row = CleanupIntent(
-                run_id=self.run_id, kind=kind, plan_id=self.plan_id, first_seq=chunk.first_seq, opened_at=now
-            )
-            session.add(row)
+            rows = [
+                CleanupIntent(
+                    run_id=self.run_id, kind=kind, plan_id=self.plan_id, first_seq=chunk.first_seq, opened_at=now
+                )
+                for chunk in chunks
+            ]
+            session.add_all(rows)
             session.flush()
-            self._open = (row.id, chunk)
+            opened = [(row.id, chunk) for row, chunk in zip(rows, chunks, strict=True)]
+        self._open = opened
 
     def append(self, groups: Sequence[Group], round_no: int, tally: RunTally) -> None:
         """Adds records that a run found by itself (second pass), and counts them with the run."""
@@ -311,11 +315,12 @@ def tell_removed(db: Database, inventory: Inventory, run_id: int) -> None:
         ).one()
     if plan_id is None:
         return
-    for records, up_to in names_in_state(db, plan_id, REMOVED, from_seq=told_before):
+    parts = names_in_state(db, plan_id, REMOVED, from_seq=told_before)
+    while several := list(islice(parts, _TOLD_AT_ONCE)):
         try:
-            inventory.removed(store_id, records, run_id)
+            inventory.removed(store_id, [record for records, _ in several for record in records], run_id)
         except TierkeeperError as error:
             log.warning("cleanup.inventory_not_told", run=run_id, why=error.detail)
             return
         with db.write() as session:
-            session.execute(update(CleanupRun).where(CleanupRun.id == run_id).values(told_before=up_to))
+            session.execute(update(CleanupRun).where(CleanupRun.id == run_id).values(told_before=several[-1][1]))

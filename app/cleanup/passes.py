@@ -1,13 +1,16 @@
 """One pass over the disk: chunk after chunk judged anew, journalled, moved, compared and settled.
 
-Order in a chunk: is the store still there, may we go on, what are these records *now* (R1), intent committed and
-manifest written, then the files. Outcomes of a chunk are committed together with the intent of the next.
+A few chunks go together: their intents are committed and the manifest is written, then, chunk by chunk: is the store
+still there, what are these records *now* (R1), may we go on, the files. Outcomes are committed together with the next
+intents, after the directories were synced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from app.cleanup.chunks import Chunk
@@ -17,11 +20,13 @@ from app.cleanup.journal import Journal, RunTally
 from app.cleanup.lock import StoreLock
 from app.cleanup.policy import PolicySpec
 from app.cleanup.ports import RESTORED, Inventory
-from app.cleanup.quarantine import Manifest, folder_path
+from app.cleanup.quarantine import Manifest, folder_path, remove_if_empty
 from app.cleanup.removal import Outcome, remove, sync_directory
 from app.clock import Clock
 from app.errors import StoreError
 
+#: Chunks whose intents are committed together: a disk makes one wait for a commit, however many rows are in it.
+CHUNKS_AT_ONCE = 8
 _LOOK_UP_EVERY = 64
 _LOOK_UP_SECONDS = 0.5
 
@@ -60,6 +65,8 @@ class RemovalPass:
         self._deps = deps
         self._manifest: Manifest | None = None
         self._done = 0
+        self._quarantine = b""
+        self._moved = False  # files, since directories were last made to survive a power cut
         self._looked_at = deps.clock()
         self._held: dict[bytes, str] = dict(deps.inventory.held(deps.store_id))
 
@@ -71,44 +78,58 @@ class RemovalPass:
         deps = self._deps
         before = deps.tally.removed_records
         quarantine = folder_path(folder_of_round(deps.folder, round_no))
+        self._quarantine = quarantine
         try:
-            for chunk in deps.journal.chunks(round_no):
-                planned = chunk.in_state("planned")
-                if not planned:
-                    continue
-                deps.root.verify()
-                wanted = self._judge(chunk, planned)
+            for batch in self._batches(round_no):
                 if deps.interrupted():
                     raise Interrupted
-                if not wanted:
-                    deps.journal.turn("remove", None, deps.tally, chunk)
-                    continue
-                deps.journal.turn("remove", chunk, deps.tally)
-                self._prepare(quarantine, round_no, wanted)
-                self._act(quarantine, chunk, wanted)
-                deps.lock.beat()
+                deps.root.verify()
+                deps.journal.turn("remove", batch, deps.tally)
+                self._prepare(quarantine, round_no, batch)
+                for chunk in batch:
+                    deps.root.verify()
+                    wanted = self._judge(chunk, chunk.in_state("planned"))
+                    if deps.interrupted():
+                        raise Interrupted
+                    self._act(quarantine, chunk, wanted)
+                    deps.lock.beat()
+                self._sync()
         except OSError as error:
             raise StoreError(f"the run stopped: {deps.root.path}: {error.strerror}") from error
         finally:
-            deps.journal.turn("remove", None, deps.tally)
-            self._close()
+            self._sync()
+            deps.journal.turn("remove", (), deps.tally)
+            self._close(folder_of_round(deps.folder, round_no))
         return deps.tally.removed_records - before
+
+    def _batches(self, round_no: int) -> Iterator[list[Chunk]]:
+        """Chunks with something to do, a few at a time: as many as one wait for the disk is to cover."""
+        chunks = (chunk for chunk in self._deps.journal.chunks(round_no) if chunk.in_state("planned"))
+        while batch := list(islice(chunks, CHUNKS_AT_ONCE)):
+            yield batch
 
     def _judge(self, chunk: Chunk, planned: list[ItemRow]) -> list[ItemRow]:
         """What may go now; what may not (its class is another now, or somebody holds it) is settled in the chunk."""
         deps = self._deps
-        facts = [item.fact() for item in planned]
+        judged = deps.inventory.classify_now(deps.store_id, [item.fact() for item in planned])
+        # Records of a plan are of a few kinds: what holds for one holds for all like it.
+        known: dict[tuple[str, str, str | None, int], bool] = {}
         wanted: list[ItemRow] = []
         refused: list[Outcome] = []
-        for item, (cls, reason) in zip(planned, deps.inventory.classify_now(deps.store_id, facts), strict=True):
-            held = self._held.get(item.name)
+        held_names = self._held
+        for item, (cls, reason) in zip(planned, judged, strict=True):
+            held = held_names.get(item.name) if held_names else None
             if held is not None and not (held == RESTORED and item.why == "filter"):
                 outcome = Outcome(item.seq, "held", None, held)
-            elif not self._still_wanted(item, cls, reason):
-                outcome = Outcome(item.seq, "reclassified", None, f"it is {cls}{f'/{reason}' if reason else ''} now")
             else:
-                wanted.append(item)
-                continue
+                kind = (item.why, cls, reason, item.round)
+                go = known.get(kind)
+                if go is None:
+                    go = known[kind] = self._still_wanted(item, cls, reason)
+                if go:
+                    wanted.append(item)
+                    continue
+                outcome = Outcome(item.seq, "reclassified", None, f"it is {cls}{f'/{reason}' if reason else ''} now")
             refused.append(outcome)
             deps.tally.count(item, outcome)
         chunk.set(refused, deps.clock())
@@ -120,13 +141,13 @@ class RemovalPass:
         # Re-created under a wrong record's key before the caches were clean (R4): whatever cannot be proven right goes.
         return cls not in ("foreign", "temporary", "current")
 
-    def _prepare(self, quarantine: bytes, round_no: int, wanted: list[ItemRow]) -> None:
-        """The manifest tells of a file before the file moves."""
+    def _prepare(self, quarantine: bytes, round_no: int, batch: Sequence[Chunk]) -> None:
+        """The manifest tells of a file before the file moves (and perhaps of one that then stays where it is)."""
         deps = self._deps
-        if self._manifest is None and wanted:
+        planned = [item for chunk in batch for item in chunk.in_state("planned")]
+        if self._manifest is None:
             self._manifest = Manifest(deps.root, quarantine, {**deps.header, "round": round_no})
-        if self._manifest is not None:
-            self._manifest.add([item for item in wanted if item.action == "quarantine"])
+        self._manifest.add([item for item in planned if item.action == "quarantine"])
 
     def _act(self, quarantine: bytes, chunk: Chunk, wanted: list[ItemRow]) -> None:
         """Moves the files of one chunk; stops between two of them when asked to."""
@@ -141,11 +162,17 @@ class RemovalPass:
         finally:
             chunk.set(outcomes, deps.clock())
             deps.tally.count_all(wanted, outcomes)
-        # What the journal is about to call done must survive a power cut, too.
-        sync_directory(root.directory.fd)
-        sync_directory(root.folder(quarantine))
+            self._moved = True
         self._done += len(wanted)
         deps.progress(self._done)
+
+    def _sync(self) -> None:
+        """What the journal is about to call done must survive a power cut, too."""
+        if self._moved:
+            sync_directory(self._deps.root.directory.fd)
+            with contextlib.suppress(OSError):
+                sync_directory(self._deps.root.folder(self._quarantine))
+            self._moved = False
 
     def _asked_to_stop(self) -> bool:
         now = self._deps.clock()
@@ -154,7 +181,9 @@ class RemovalPass:
         self._looked_at = now
         return self._deps.interrupted()
 
-    def _close(self) -> None:
+    def _close(self, folder: str) -> None:
         if self._manifest is not None:
             self._manifest.close()
             self._manifest = None
+            if not self._deps.tally.waiting_records:
+                remove_if_empty(self._deps.root, folder)

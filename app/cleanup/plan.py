@@ -235,12 +235,12 @@ class Planner:
         rows = self._up_to_limits(rows, action, until_freed)
         if not rows:
             return
-        size = sum(row[SIZE] for row in rows)
+        size = sum([row[SIZE] for row in rows])
         self._total.add(len(rows), size)
         self._by_reason.setdefault(reason_key(why, batch.cls, batch.reason), Tally()).add(len(rows), size)
         if action == "delete":
             block = self._block
-            self._freed += sum(-(-row[SIZE] // block) for row in rows) * block
+            self._freed += sum([-(-row[SIZE] // block) for row in rows]) * block
         if batch.model is not None:
             self._by_model[batch.model] = self._by_model.get(batch.model, 0) + len(rows)
         if self.knows_use:
@@ -303,7 +303,7 @@ class Planner:
         week = self.now_ns - 7 * DAY_NS
         recent = [row for row in rows if row[ATIME] > week and row[ATIME] - row[MTIME] > _READ_AFTER_NS]
         if recent:
-            self._week.add(len(recent), sum(row[SIZE] for row in recent))
+            self._week.add(len(recent), sum([row[SIZE] for row in recent]))
             day = self.now_ns - DAY_NS
             today = [row for row in recent if row[ATIME] > day]
             self._day.add(len(today), sum(row[SIZE] for row in today))

@@ -78,10 +78,7 @@ class Manifest:
     def add(self, items: Sequence[ItemRow]) -> None:
         """Durable when this returns."""
         if items:
-            records = [
-                [_name_out(i.name), i.size, i.mtime_ns, i.ctime_ns, i.atime_ns, i.inode, i.cls, i.reason, i.why]
-                for i in items
-            ]
+            records = [(_name_out(i.name), *i[2:7], *i[8:11]) for i in items]
             self._append(json.dumps(records, separators=(",", ":")))
 
     def _append(self, line: str) -> None:

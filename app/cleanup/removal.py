@@ -81,13 +81,14 @@ def _settle_moved(parent: int, inside: int, leaf: bytes, item: ItemRow, device: 
 
 def difference(found: os.stat_result, item: ItemRow, device: int, *, moved: bool = False) -> str | None:
     """Why a file is not (or no longer) the one that was planned; None when it is. A rename changes ctime: `moved`."""
-    if not stat.S_ISREG(found.st_mode):
+    mode, inode, at, links, _, _, size = found[:7]
+    if not stat.S_ISREG(mode):
         return "not_regular"
-    if found.st_nlink != 1:
+    if links != 1:
         return "linked"
-    if found.st_dev != device or device != item.device:
+    if at != device or device != item.device:
         return "other_device"
-    if found.st_size != item.size or found.st_mtime_ns != item.mtime_ns or signed(found.st_ino) != item.inode:
+    if size != item.size or found.st_mtime_ns != item.mtime_ns or signed(inode) != item.inode:
         return "changed"
     if not moved and found.st_ctime_ns != item.ctime_ns:
         return "changed"

@@ -7,6 +7,7 @@ lock keep it single); with a URL and a token the panel there does it. Ctrl-C can
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -131,6 +132,9 @@ def exit_status(run: Mapping[str, Any]) -> int:
 def _check(options: CleanOptions, *, may_run_a_plan: bool = True) -> None:
     ways = [("--policy", options.policy), ("--store", options.store), ("--plan", options.plan)]
     chosen = [name for name, value in ways if value]
+    if options.policy and options.store:
+        message = "a policy has a store of its own: leave --store out, or leave --policy out and give --filter"
+        raise InvalidInput.field("--store", message)
     if len(chosen) != 1:
         names = "--policy NAME, or --store NAME with --filter" + (", or --plan ID" if may_run_a_plan else "")
         raise InvalidInput.field(chosen[1] if chosen else "--policy", f"give one of {names}")
@@ -197,7 +201,8 @@ def _print_plan(made: Mapping[str, Any], items: list[Mapping[str, Any]]) -> None
         free = made["leaves"]["free_bytes"]
         told = "free space unknown" if free is None else f"{disk_size(free)} free"
         print(f"  leaves {made['leaves']['records']} records, {disk_size(made['leaves']['bytes'])}; {told}")
-    for line in plan_listing.lines(items, made["records"]):
+    width = shutil.get_terminal_size((plan_listing.WIDTH, 0)).columns
+    for line in plan_listing.lines(items, made["records"], width=width - 2):
         print(f"  {line}")
     if DIRTY_REASONS & made["by_reason"].keys():
         print("  a policy that takes derived records adds, while it runs, what was computed behind these")

@@ -10,6 +10,9 @@ from app.sizes import disk_size
 
 #: Records shown without --all.
 SHOWN = 30
+#: Columns where there is no terminal to ask.
+WIDTH = 100
+_SHORTEST = 24
 _HEAD = ("record", "bytes", "class", "taken by", "last used")
 
 
@@ -18,15 +21,28 @@ def chosen(records: Iterable[Mapping[str, Any]], *, everything: bool) -> list[Ma
     return list(records if everything else islice(records, SHOWN))
 
 
-def lines(items: list[Mapping[str, Any]], total: int) -> list[str]:
-    """A table, and how many records it leaves out."""
+def lines(items: list[Mapping[str, Any]], total: int, *, width: int = WIDTH) -> list[str]:
+    """A table that fits the width (names lose their middle), and how many records it leaves out."""
     if not items:
         return []
     rows = [_HEAD, *(_row(item) for item in items)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    room = width - sum(widths[1:]) - 2 * (len(_HEAD) - 1)
+    widths[0] = min(widths[0], max(room, _SHORTEST))
+    rows = [(_middle(row[0], widths[0]), *row[1:]) for row in rows]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if any("…" in row[0] for row in rows[1:]):
+        table.append("names are shortened to fit; --json has them whole")
     more = total - len(items)
     return [*table, *([f"… and {more} more; --all lists every one"] if more > 0 else [])]
+
+
+def _middle(name: str, width: int) -> str:
+    """The name without its middle: what tells records apart stands at its end."""
+    if len(name) <= width:
+        return name
+    head = width // 4
+    return f"{name[:head]}…{name[-(width - head - 1) :]}"
 
 
 def _row(item: Mapping[str, Any]) -> tuple[str, ...]:

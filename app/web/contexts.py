@@ -275,6 +275,9 @@ class RunPage(PageContext):
     next_page_token: str | None
     jobs: Sequence[QuarantineJobView]
     form: FormState
+    # The hit rate of each server of the store around the run, and the run itself as a mark on it.
+    around: Sequence[ChartSpec] = ()
+    marks: Sequence[Event] = ()
 
 
 @dataclass(frozen=True)

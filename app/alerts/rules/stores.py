@@ -205,7 +205,9 @@ RULES = (
         clear_seconds=0,
         means="These records were written by another KV layout under names that are looked up now: each is served as "
         "a perfect hit with a wrong answer.",
-        action="Plan the policy 'keep it safe' on this store, look at the list, and run it.",
+        action="Plan the policy 'keep it safe' on this store, look at the list, and run it. Records that somebody put "
+        "back from quarantine are on hold and stay, wrong or not, until the hold is released on the store's quarantine "
+        "page.",
     ),
     Rule(
         id="dead_records",

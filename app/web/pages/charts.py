@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from typing import Literal
+from urllib.parse import urlencode
 
+from app.cleanup.schemas import RunView
+from app.clock import parse_iso
 from app.services import Services
 from app.web.contexts import ChartSpec, Trend
 
@@ -25,6 +28,26 @@ ENGINE_CHARTS: tuple[Spec, ...] = (
     ("Tokens from L0", "local_tokens_per_second", "tokens_per_second", "l0", 0.0, None),
     ("Tokens computed again", "recomputed_tokens_per_second", "tokens_per_second", "rc", 0.0, None),
 )
+
+
+#: Servers of one store that are drawn.
+AROUND = 4
+
+
+def around_run(services: Services, run: RunView) -> list[ChartSpec]:
+    """The hit rate of the store's servers in the hour before a run and the hour after it, in one chart a server."""
+    if run.hit_rate is None:
+        return []
+    start, end = parse_iso(run.hit_rate.from_time), parse_iso(run.hit_rate.to_time)
+    span = urlencode({"metric": "hit_rate", "from": run.hit_rate.from_time, "to": run.hit_rate.to_time})
+    found = []
+    for server_id in services.fleet.store_target(int(run.store_id)).server_ids[:AROUND]:
+        points = services.telemetry.samples("server", server_id, "hit_rate", start=start, end=end).points
+        trend = Trend(tuple(value for _, value in points), end - start)
+        name = services.fleet.server_target(server_id).name
+        url = f"/api/v1/servers/{server_id}/samples?{span}"
+        found.append(ChartSpec(name, "hit_rate", "ratio", url, trend, "", 0.0, 1.0))
+    return found
 
 
 def charts_of(services: Services, kind: Literal["server", "engine"], ident: str) -> list[ChartSpec]:

@@ -10,10 +10,11 @@ from starlette.responses import Response
 from app.api.deps import PageQuery, parse_id
 from app.cleanup.schemas import PolicyInput, PolicyPatch, PolicyView
 from app.errors import Conflict, InvalidInput, StoreError, TierkeeperError
-from app.web import policy_form
+from app.web import overview, policy_form
 from app.web.contexts import CleanupPage, Crumb, PlanPage, PolicyFormPage, PolicyPage, RunPage
 from app.web.forms import FormState
 from app.web.frame import AdminFrame, FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
+from app.web.pages.charts import around_run
 from app.web.table_state import TableState
 
 router = APIRouter(prefix="/cleanup")
@@ -238,6 +239,8 @@ def run_page(frame: ViewerFrame, run_id: str, paging: PageQuery) -> Response:
         next_page_token=records.next_page_token,
         jobs=cleanup.list_quarantine_jobs(page_size=5, page_token=None, run_id=ident).items,
         form=FormState(),
+        around=around_run(frame.services, run),
+        marks=(overview.cleanup_event(run),),
     )
 
 

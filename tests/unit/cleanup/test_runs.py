@@ -7,8 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 
+from app.cleanup.chunks import Chunk
+from app.cleanup.journal import Journal, RunTally
+from app.cleanup.passes import CHUNKS_AT_ONCE
 from app.cleanup.schemas import FilterPlanInput, SelectionInput
+from app.cleanup.tables import CleanupIntent, PlanChunk
 from app.cleanup.views import freed_note
 from app.errors import Conflict, InvalidInput, NotFound
 from app.records.facts import FileFact
@@ -31,6 +36,41 @@ class TestRun:
         assert world.quarantined() == set(bad)
         assert set(world.inventory.gone) == set(bad)
         assert run.in_quarantine.records == 10
+
+    def test_a_run_that_moves_nothing_leaves_no_folder(self, world: World) -> None:
+        names = world.fill(3, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        for name in names:
+            (world.path / os.fsdecode(name)).write_bytes(b"written anew")
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert (run.verdict, run.skipped) == ("nothing_to_do", {"changed": 3})
+        assert list((world.path / ".tierkeeper/quarantine").iterdir()) == []
+
+    def test_waits_for_the_disk_do_not_grow_with_every_chunk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world = World(tmp_path, chunk=10)
+        world.fill(3 * CHUNKS_AT_ONCE * 10, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        with world.db.read() as session:
+            chunks = session.scalar(select(func.count()).select_from(PlanChunk))
+        assert chunks is not None
+        turns: list[int] = []
+        real = Journal.turn
+
+        def turn(self: Journal, kind: str, chunks: Sequence[Chunk], tally: RunTally | None) -> None:
+            turns.append(len(chunks))
+            real(self, kind, chunks, tally)
+            with world.db.read() as session:
+                opened = session.scalar(select(func.count()).where(CleanupIntent.settled_at.is_(None)))
+            assert opened == len(chunks), "all intents of a batch are committed before it begins"
+
+        monkeypatch.setattr(Journal, "turn", turn)
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert run.removed.records == 3 * CHUNKS_AT_ONCE * 10
+        assert sum(turns) == chunks
+        assert len(turns) == -(-chunks // CHUNKS_AT_ONCE) + 1
+        world.db.dispose()
 
     def test_nothing_to_do(self, world: World) -> None:
         world.fill(3)
@@ -250,6 +290,15 @@ class TestRestoreAndPurge:
         assert newer.read_bytes() == b"written meanwhile"
         assert world.quarantined() == {names[0]}
         assert world.service.get_run(int(run.id)).in_quarantine.records == 1
+
+    def test_its_progress_has_a_total(self, world: World) -> None:
+        world.fill(5, cls=("corrupt", "short"))
+        run = world.run(CORRUPT)
+        item = world.service.run_records(int(run.id), page_size=1, page_token=None).items[0]
+        some = world.service.restore(int(run.id), SelectionInput(record_ids=[item.id]), actor="test")
+        assert (some.progress.done, some.progress.total) == (1, 1)
+        rest = world.service.restore(int(run.id), None, actor="test")
+        assert (rest.progress.done, rest.progress.total) == (4, 4)
 
     def test_restore_of_some_records(self, world: World) -> None:
         world.fill(5, cls=("corrupt", "short"))

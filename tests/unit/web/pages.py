@@ -404,6 +404,11 @@ def _cleanup(odd: str) -> Pages:
             [],
         ),
         ("run-restoring", run, [r.job()]),
+        (
+            "run-put-back",
+            run.model_copy(update={"restored_records": 2, "hit_rate": r.hit_rate_around()}),
+            [r.job().model_copy(update={"state": "succeeded", "skipped": {"exists": run.in_quarantine.records}})],
+        ),
     ]:
         pages[name] = (
             "cleanup_run.html",

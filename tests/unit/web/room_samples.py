@@ -240,6 +240,17 @@ def run(
     return made(cs.RunView, values | over)
 
 
+def hit_rate_around() -> cs.HitRateAround:
+    return cs.HitRateAround(
+        before=0.62,
+        after=None,
+        before_reason=None,
+        after_reason="there was no traffic",
+        from_time=ago(7200),
+        to_time=ago(0),
+    )
+
+
 def job() -> cs.QuarantineJobView:
     return cs.QuarantineJobView(
         **work("5", "running", "records"),

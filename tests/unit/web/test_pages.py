@@ -139,6 +139,21 @@ def test_unknown_is_never_shown_as_zero() -> None:
     assert "0 %" in calm
 
 
+def test_a_run_says_what_went_back_and_offers_only_what_can() -> None:
+    text = render("run-put-back", PLAIN).replace("\u00a0", " ")
+    head = text.split("<h1", 1)[1].split("</h1>", 1)[0]
+    assert "2 put back" in head
+    assert 'popovertarget="put-back"' not in text
+    assert "cannot go back" in text
+    assert 'popovertarget="put-back"' in render("run", PLAIN)
+    assert "62" in text.split("hour before", 2)[2][:200], "the hit rate before it"
+    assert "there was no traffic" in text
+
+
+def test_a_plan_is_a_lower_bound_where_more_may_be_derived() -> None:
+    assert "lower bound" in render("plan", PLAIN)
+
+
 def test_no_colour_comes_without_a_word() -> None:
     for name in ("overview", "server", "acceptance-fail", "store"):
         for match in re.finditer(r'<span class="(?:status|badge) s-\w+"[^>]*>(.*?)</span>', render(name, PLAIN)):
