@@ -6,14 +6,14 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.errors import TierkeeperError
-from app.web.frame import FormValues, ViewerFrame, one
+from app.web.frame import FormValues, OperatorFrame, one
 
 router = APIRouter(prefix="/undo")
 
 
 @router.post("")
-def undo(frame: ViewerFrame, values: FormValues) -> Response:
-    """Whoever did it had the role for it, and has it still: the store sees to that."""
+def undo(frame: OperatorFrame, values: FormValues) -> Response:
+    """What can be taken back only operators and admins could do; that the role still suffices, the store sees to."""
     try:
         found = frame.undo.take(one(values, "key") or "", frame.principal)
     except TierkeeperError as error:
