@@ -173,7 +173,9 @@ def _charts(story: Story) -> None:
     assert shown
     unseen = list(expected)
     for at, value in shown:
-        scrape, rate = max(item for item in unseen if item[0] <= at)
+        until = [item for item in unseen if item[0] <= at]
+        assert until, (at, shown, expected)
+        scrape, rate = max(until)
         assert value == rate, (at, scrape)
         unseen.remove((scrape, rate))
     assert len(unseen) <= 2, unseen
