@@ -5,13 +5,14 @@ Records of another layout and what was computed behind them (laundering) are fou
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from tests.real.panel import Panel
+from tests.real.jobs import Job, new_job
 from tests.real.stack.clients import Answer, drift, prompt, wait_until
 from tests.real.stack.control import RealStack
 from tests.real.stack.steps import contents, from_disk, store
@@ -60,28 +61,14 @@ class Traffic:
 
 
 @pytest.fixture(scope="module")
-def panel(session_stack: RealStack) -> Iterator[Panel]:
-    """A fresh store, and a panel that has seen server and engine before any traffic."""
-    stack = session_stack
-    stack.stop()
-    fresh = stack.directory / "l2-cleanup"
-    fresh.mkdir()
-    stack.start(server={"l2_path": fresh}, engine={"dev_mode": True, "dtype": "bfloat16", "warm_up": False})
-    panel = Panel(stack)
-    server = panel.post("/servers", {"name": "real", "url": stack.server.url})
-    panel.post("/engines", {"name": "tiny", "url": stack.engine().url, "server_id": server["id"]})
-    panel.post("/stores", {"name": "disk", "path": str(fresh), "server_id": server["id"]})
-    panel.wait_polled(server["id"])
-    yield panel
-    panel.stop()
+def job(session_stack: RealStack) -> Iterator[Job]:
+    with new_job(session_stack, "l2-cleanup", engine={"warm_up": False}) as job:
+        yield job
 
 
-def test_traffic_keeps_running_through_a_cleanup_of_a_third_of_the_store(
-    session_stack: RealStack, panel: Panel
-) -> None:
-    stack = session_stack
+def test_traffic_keeps_running_through_a_cleanup_of_a_third_of_the_store(job: Job) -> None:
+    stack, panel, store_id = job.stack, job.panel, job.store_id
     stack.ensure()
-    store_id = next(panel.items("/stores"))["id"]
     prompts = {salt: prompt(TOKENS, 700 + number) for number, salt in enumerate([*GOES, *STAYS])}
     right = {salt: store(stack, tokens, salt) for salt, tokens in prompts.items()}
     saved = {salt: contents(stack, salt) for salt in prompts}
@@ -111,7 +98,9 @@ def test_traffic_keeps_running_through_a_cleanup_of_a_third_of_the_store(
         assert contents(stack, salt) == saved[salt]
 
     # Everything was written anew meanwhile: nothing is put over it, and the quarantine keeps what it has.
-    panel.post(f"/cleanup-runs/{run['id']}/restore", {})
-    jobs = lambda: panel.get(f"/cleanup-runs/{run['id']}")["in_quarantine"]["records"]  # noqa: E731
-    assert jobs() == CHUNKS * len(GOES)
-    assert {salt: contents(stack, salt) for salt in prompts} == saved
+    files = {name: os.stat(stack.l2 / name).st_ino for name in stack.records()}
+    restored = panel.work(f"/cleanup-runs/{run['id']}/restore", {})
+    assert restored["state"] == "succeeded", restored
+    waits = panel.get(f"/cleanup-runs/{run['id']}")["in_quarantine"]["records"]
+    assert waits == CHUNKS * len(GOES)
+    assert {name: os.stat(stack.l2 / name).st_ino for name in stack.records()} == files
