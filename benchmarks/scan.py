@@ -7,14 +7,17 @@ kernel charges for it.
 
 Budgets: first scan at most 5 × find, re-scan with nothing changed 3 ×, at most 150 MB and 200 bytes of database a
 record; pages, filtered pages, the next page, counts and the summary at N records at most 2 × those at 10,000; the event
-loop never held up for more than 50 ms by a scan in a thread beside it. Exit status 1 if one is missed. A ratio is taken
-of wall times and of CPU times; other work on the machine disturbs the first, so a budget is missed only by both.
+loop never held up for more than 50 ms by a scan in a thread beside it, and ``/livez`` of a real panel that scans never
+later than that (judged by 99 of 100 answers where one came later already before the scan: then others had the CPU).
+Exit status 1 if one is missed. A ratio is taken of wall times and of CPU times; other work on the machine disturbs the
+first, so a budget is missed only by both.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import hashlib
 import json
 import os
@@ -27,6 +30,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from livez import livez_during_scans
 
 from app.clock import system_clock
 from app.records.directory_scan import scan_unregistered
@@ -208,6 +213,8 @@ def measure(base: Path, records: int, *, as_json: bool) -> int:
     size = databases["large"].stat().st_size / records
     pages = {name: page_times(databases[name]) for name in ("small", "large")}
     lag, longest = asyncio.run(loop_lag(large, databases["lag"]))
+    shutil.rmtree(base / "panel", ignore_errors=True)
+    livez = livez_during_scans(large, records, base / "panel")
 
     rows: list[tuple[str, str, float, float, bool]] = []
     for name, run, budget in (("first scan / find", first, FIRST), ("re-scan / find", again, AGAIN)):
@@ -222,10 +229,19 @@ def measure(base: Path, records: int, *, as_json: bool) -> int:
         shown = f"{ratio:.2f} x ({seconds * 1000:.1f} ms)"
         rows.append((f"{name} / at {SMALL:,}", shown, ratio, PAGES, ratio <= PAGES))
     rows.append(("event loop held up", f"{lag:.1f} ms (once {longest:.1f})", lag, LAG_MS, lag <= LAG_MS))
+    for name, met in (("/livez in a first scan", livez.first), ("/livez in a re-scan", livez.again)):
+        judged = met.p99 if livez.idle.longest > LAG_MS else met.longest
+        shown = f"p99 {met.p99:.1f} ms (once {met.longest:.1f})"
+        rows.append((name, shown, judged, LAG_MS, judged <= LAG_MS))
+    load = os.getloadavg()[0]
     if as_json:
-        print(json.dumps({"records": records, "find": floor, "rows": rows}))
+        found = {"records": records, "load": load, "find": floor, "livez": dataclasses.asdict(livez), "rows": rows}
+        print(json.dumps(found))
     else:
-        print(f"{records:,} records; find {floor[0]:.2f} s ({floor[1]:.2f} s CPU)")
+        print(f"{records:,} records; load {load:.1f} at the end; find {floor[0]:.2f} s ({floor[1]:.2f} s CPU)")
+        print(
+            f"/livez before a scan: p50 {livez.idle.p50:.1f} ms, p99 {livez.idle.p99:.1f}, once {livez.idle.longest:.1f}"
+        )
         print(f"first scan {first['wall']:.2f} s ({first['cpu']:.2f} s CPU), re-scan {again['wall']:.2f} s")
         for name, shown, _, budget, good in rows:
             print(f"  {name:<34}{shown:>26}   budget {budget:g}{'' if good else '   MISSED'}")

@@ -30,6 +30,7 @@ from app.records.schemas import (
     ScanView,
     SummaryView,
 )
+from app.records.traffic_schemas import TrafficView
 from app.shapes import Page
 
 router = APIRouter(tags=["records"])
@@ -176,6 +177,12 @@ def get_distribution(store_id: str, services: ServicesDep, _who: Viewer) -> Dist
     if found is None:
         raise NotFound(f"store {store_id} was never scanned: POST /stores/{store_id}/scans first")
     return found
+
+
+@router.get("/stores/{store_id}/traffic", responses=NOT_FOUND)
+def get_traffic(store_id: str, services: ServicesDep, _who: Viewer) -> TrafficView:
+    """Bytes written against bytes read back, what was never read, and records per request, by counters."""
+    return services.records.traffic.view(parse_id("store", store_id))
 
 
 @router.get("/stores/{store_id}/growth", responses=NOT_FOUND)

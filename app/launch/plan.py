@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 
 from app.errors import InvalidInput
 from app.launch import words
 from app.launch.schemas import EngineInput, LaunchInput, ServerInput, StoreInput
+from app.lmcache.layout_directory import layout_path
 
 DEFAULT_CHUNK = 256
 
@@ -236,12 +236,6 @@ def declared_fingerprint(body: LaunchInput, chunk: int) -> str:
         "device": body.device,
     }
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def layout_path(root: str, model: str, fingerprint: str) -> str:
-    """``/srv/lmcache/Qwen2.5-7B-0123456789abcdef``: one directory per layout, so that two can never mix."""
-    slug = re.sub(r"[^A-Za-z0-9._\-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.")[:60]
-    return f"{root}/{slug or 'model'}-{fingerprint}"
 
 
 def _number(value: float) -> str:

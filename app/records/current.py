@@ -13,14 +13,19 @@ from app.clock import Clock
 from app.database import Database
 from app.fleet.targets import StoreTarget
 from app.records import epochs as epoch_rows
+from app.records.choosing import RecordRow
 from app.records.classify import Context, Sample, learn_sizes
 from app.records.inventory_file import Inventory
 from app.records.judging import judge_inventory
 from app.records.knowledge import Knowledge, KnowledgeSource, Stand
+from app.records.past import past_of
 from app.records.query import Reader
 from app.records.scan_work import alignments, inventory_lock
-from app.records.tables import LayoutEpoch, RecordHold
+from app.records.schemas import PastView, RecordView
+from app.records.store_summary import access_times_of
+from app.records.tables import LayoutEpoch, RecordHold, Scan
 from app.records.timeline import NS
+from app.scheduling.work import SUCCEEDED
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,28 @@ class CurrentInventories:
             epoch_ids=epoch_rows.epoch_ids(rows),
             fingerprints={row.id: row.fingerprint for row in rows if row.fingerprint},
             names={row.model_name: row.display_model for row in rows},
+        )
+
+    def past(self, store: StoreTarget, view: RecordView, row: RecordRow) -> list[PastView]:
+        """What is known of one record's past."""
+        name = row.name.encode("utf-8", "surrogateescape")
+        with self._db.read() as session:
+            hold = session.get(RecordHold, (store.id, name))
+            ends = session.execute(
+                select(Scan.id, Scan.finished_at)
+                .where(Scan.store_id == store.id, Scan.state == SUCCEEDED, Scan.finished_at.is_not(None))
+                .order_by(Scan.id)
+            )
+            scans = [(int(ident), float(at)) for ident, at in ends if at is not None]
+        return past_of(
+            view,
+            mtime_ns=row.mtime,
+            ctime_ns=row.ctime,
+            atime_ns=row.atime,
+            scans=scans,
+            epochs=epoch_rows.epoch_views(self.epoch_rows(store.id), None),
+            hold=hold,
+            access_times=access_times_of(store),
         )
 
     def models(self, store_id: int) -> set[str]:

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from app.clock import iso, iso_ns
 from app.lmcache.layouts import compare_layouts
 from app.records.classify import Context, single_layout, size_evidence, window_of
 from app.records.explain import explain
+from app.records.inventory_file import Inventory
 from app.records.query import RecordRow
-from app.records.schemas import CandidateView, RecordDetail, RecordView, SizeEvidenceView
+from app.records.schemas import (
+    CandidateView,
+    PastView,
+    RecordDetail,
+    RecordView,
+    SizeEvidenceView,
+    SizeSeenView,
+)
 from app.records.timeline import NS, ModelTimeline, Window
 
 _NO_SIZE = "no size rule applies to a record whose layout is not known"
 
 
-def record_detail(view: RecordView, row: RecordRow, context: Context) -> RecordDetail:
+#: Sizes that are shown, the most frequent first.
+_SIZES = 6
+#: Cohorts of mixed sizes with more records are not counted size by size.
+_COUNTED = 50_000
+
+
+def sizes_seen(inventory: Inventory, row: RecordRow) -> list[SizeSeenView]:
+    """The most frequent sizes among records of one model, rank and object group."""
+    owners = inventory.owners()
+    counts: Counter[int] = Counter()
+    for cohort in inventory.cohorts().values():
+        if owners[cohort.owner].judged != row.owner.judged:
+            continue
+        if cohort.size is not None:
+            counts[cohort.size] += cohort.records
+        elif cohort.records <= _COUNTED:
+            query = "SELECT size, count(*) FROM record WHERE cohort=? AND cohort<0 GROUP BY size"
+            counts.update(dict(inventory.db.execute(query, (cohort.id,)).fetchall()))
+    return [SizeSeenView(size_bytes=size, records=count) for size, count in counts.most_common(_SIZES) if count > 0]
+
+
+def record_detail(
+    view: RecordView, row: RecordRow, context: Context, sizes: list[SizeSeenView], past: list[PastView]
+) -> RecordDetail:
     """The view with everything its class rests on."""
     owner = row.owner.judged
     line = context.timeline.of(owner.line)
@@ -36,6 +69,8 @@ def record_detail(view: RecordView, row: RecordRow, context: Context) -> RecordD
             most_common_share=evidence.share if evidence else None,
             sentence=evidence.sentence if evidence else _NO_SIZE,
         ),
+        sizes_seen=sizes,
+        past=past,
         changed_at=iso_ns(row.ctime) or "",
         inode=row.inode if row.inode >= 0 else row.inode + 2**64,
         judged_at=iso(context.now / NS) or "",

@@ -1,14 +1,15 @@
-"""How the records of a store are distributed: by age, by last use, and by cache salt. Reads indexes, walks nothing."""
+"""How the records of a store are distributed: by age, last use, cache salt and rank. Reads indexes, walks nothing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from app.clock import iso
+from app.lmcache.object_keys import decode_model
 from app.records.inventory_file import Cohort, Inventory
-from app.records.schemas import BucketView, Count, DistributionView, SaltCount
+from app.records.schemas import BucketView, Count, DistributionView, RankCount, SaltCount
 from app.records.timeline import NS
 
 _HOUR, _DAY = 3600, 86_400
@@ -22,7 +23,9 @@ COUNTED_AT_ONCE = 50_000
 _META = "distribution"
 
 
-def distribution(store_id: str, inventory: Inventory, access_times: str) -> DistributionView:
+def distribution(
+    store_id: str, inventory: Inventory, access_times: str, names: Mapping[str, str] | None = None
+) -> DistributionView:
     """As of the last scan. `access_times`: of the mount; where it keeps none, what rests on them is null.
 
     The counts kept in the inventory serve as long as they are of what is in it. Where they are not, because runs took
@@ -42,6 +45,7 @@ def distribution(store_id: str, inventory: Inventory, access_times: str) -> Dist
             "last_use": found.last_use if knows_use else None,
             "never_read": found.never_read if knows_use else None,
             "use_reason": _use_reason(access_times),
+            "by_rank": _ranks(inventory, cohorts, names or {}),
         }
     )
 
@@ -98,7 +102,29 @@ def _counted(inventory: Inventory, cohorts: Sequence[Cohort]) -> DistributionVie
         unsalted=unsalted,
         by_salt=salts,
         more_salts=more,
+        by_rank=_ranks(inventory, cohorts, names or {}),
     )
+
+
+def _ranks(inventory: Inventory, cohorts: Sequence[Cohort], names: Mapping[str, str]) -> list[RankCount]:
+    """Ranks that wrote less than their neighbours show a worker that does not store."""
+    owners = inventory.owners()
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for cohort in cohorts:
+        owner = owners[cohort.owner]
+        before = found.get((owner.model, owner.kv_rank), (0, 0))
+        found[owner.model, owner.kv_rank] = before[0] + cohort.records, before[1] + cohort.bytes
+    return [
+        RankCount(
+            model_name=names.get(model) or decode_model(model),
+            world_size=kv_rank >> 24 & 0xFF,
+            rank=kv_rank >> 16 & 0xFF,
+            kv_rank=kv_rank,
+            records=records,
+            bytes=size,
+        )
+        for (model, kv_rank), (records, size) in sorted(found.items())
+    ]
 
 
 def _use_reason(access_times: str) -> str | None:

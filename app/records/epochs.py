@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.clock import iso, parse_iso
+from app.clock import iso, iso_ns, parse_iso
 from app.errors import Conflict, InvalidInput
-from app.lmcache.layouts import FieldKind, KVLayout, Verdict, compare_layouts
+from app.lmcache.layouts import FieldKind, KVLayout, Verdict, compare_layouts, expected_object_bytes
 from app.lmcache.object_keys import decode_model, encode_model
+from app.records.epoch_counts import EpochCount
 from app.records.history import Presence
 from app.records.schemas import EpochInput, EpochView
 from app.records.tables import LayoutEpoch
@@ -119,8 +120,10 @@ def _span(presence: Presence) -> dict[str, Any]:
     }
 
 
-def epoch_views(rows: Sequence[LayoutEpoch], counts: Mapping[tuple[str, int, str], tuple[int, int]]) -> list[EpochView]:
-    """Newest first. `counts`: records and bytes by (model, world size, fingerprint)."""
+def epoch_views(
+    rows: Sequence[LayoutEpoch], counts: Mapping[tuple[str, int, str], EpochCount] | None
+) -> list[EpochView]:
+    """Newest first. `counts`: records by (model, world size, fingerprint); None before the first scan."""
     observed = sorted((row for row in rows if row.kind == "observed"), key=_started)
     newest: dict[tuple[str, int | None, str | None], int] = {}
     changes: dict[int, list[dict[str, Any]]] = {}
@@ -139,10 +142,11 @@ def epoch_views(rows: Sequence[LayoutEpoch], counts: Mapping[tuple[str, int, str
     for row in rows:
         if row.id in folded:
             continue
-        records = size = 0
+        count = None
+        # Two variants with one fingerprint write the same bytes: the newest stands for both.
         if row.kind == "observed" and newest[row.model_name, row.world_size, row.fingerprint] == row.id:
-            records, size = counts.get((row.model_name, row.world_size or 0, row.fingerprint or ""), (0, 0))
-        views.append(_view(row, spans.get(row.id, []), changes.get(row.id, []), records, size))
+            count = (counts or {}).get((row.model_name, row.world_size or 0, row.fingerprint or ""))
+        views.append(_view(row, spans.get(row.id, []), changes.get(row.id, []), count, scanned=counts is not None))
     return sorted(views, key=lambda view: view.possible_from or view.effective_at or view.created_at, reverse=True)
 
 
@@ -180,8 +184,23 @@ def _changes(old: LayoutEpoch | None, new: LayoutEpoch) -> list[dict[str, Any]]:
     ]
 
 
+def _record_bytes(row: LayoutEpoch) -> list[int] | None:
+    """What the layout says one record holds, by object group in ascending order; None where it does not say."""
+    if not row.layout:
+        return None
+    layout = KVLayout.from_json(row.layout)
+    sizes = [expected_object_bytes(layout, group.index) for group in layout.groups]
+    known = [size for size in sizes if size is not None]
+    return known if known and len(known) == len(sizes) else None
+
+
 def _view(
-    row: LayoutEpoch, spans: list[dict[str, Any]], changes: list[dict[str, Any]], records: int, size: int
+    row: LayoutEpoch,
+    spans: list[dict[str, Any]],
+    changes: list[dict[str, Any]],
+    count: EpochCount | None,
+    *,
+    scanned: bool,
 ) -> EpochView:
     ended = [span["until"] for span in spans]
     return EpochView(
@@ -197,8 +216,12 @@ def _view(
         ended_at=iso(max(ended)) if spans and None not in ended else None,
         spans=[{name: iso(value) for name, value in span.items()} for span in spans],
         changes=changes,
-        records=records,
-        bytes=size,
+        records=count.records if count else 0 if scanned else None,
+        bytes=count.bytes if count else 0 if scanned else None,
+        mean_record_bytes=round(count.bytes / count.records) if count else None,
+        layout_record_bytes=_record_bytes(row),
+        first_written_at=iso_ns(count.first_written) if count else None,
+        last_written_at=iso_ns(count.last_written) if count else None,
         effective_at=iso(row.effective_at),
         reason=row.reason,
         actor=row.actor,

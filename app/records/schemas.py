@@ -132,14 +132,35 @@ class SizeEvidenceView(ApiModel):
     sentence: str
 
 
+class SizeSeenView(ApiModel):
+    """Records of the same model, rank and object group that have this size."""
+
+    size_bytes: int
+    records: int
+
+
+class PastView(ApiModel):
+    """One thing that happened to a record, or to what it is judged by, and what says so."""
+
+    at: str
+    what: str
+    detail: str
+    source: str
+
+
 class RecordDetail(RecordView):
-    """A record with the evidence for its class: the rule, the window, the candidates, the sizes seen."""
+    """A record with the evidence for its class: the rule, the window, the candidates, the sizes seen, its past.
+
+    `sizes_seen`: the most frequent sizes of its kind (model, rank, object group), whatever layout wrote them.
+    """
 
     rule: str
     sentence: str
     window: list[str]
     candidates: list[CandidateView]
     size_evidence: SizeEvidenceView
+    sizes_seen: list[SizeSeenView] = Field(default_factory=list)
+    past: list[PastView] = Field(default_factory=list)
     changed_at: str
     inode: int
     judged_at: str
@@ -205,6 +226,11 @@ class SummaryView(ApiModel):
     growth_bytes_per_hour: float | None
     growth_reason: str | None
     full_in_hours: float | None
+    #: Twice the standard error of the growth; null where fewer than three scans tell none.
+    growth_error_bytes_per_hour: float | None = None
+    growth_scans: int = 0
+    full_in_hours_soonest: float | None = None
+    full_in_hours_latest: float | None = None  # null beside a soonest one: perhaps never
     scanned_at: str | None
     scan_id: str | None
     classified_at: str | None
@@ -235,6 +261,17 @@ class SaltCount(ApiModel):
     bytes: int
 
 
+class RankCount(ApiModel):
+    """The records that one rank of one model wrote."""
+
+    model_name: str
+    world_size: int
+    rank: int
+    kv_rank: int
+    records: int
+    bytes: int
+
+
 class DistributionView(ApiModel):
     """How records are distributed, as of the last scan. `last_use` and `never_read` rest on access times: null where
     the mount keeps none; `use_reason` says what they can show. `by_salt`: the largest, `more_salts` are left out."""
@@ -248,6 +285,7 @@ class DistributionView(ApiModel):
     unsalted: Count
     by_salt: list[SaltCount]
     more_salts: int
+    by_rank: list[RankCount] = Field(default_factory=list)
 
 
 class EpochView(ApiModel):
@@ -265,20 +303,40 @@ class EpochView(ApiModel):
     ended_at: str | None
     spans: list[dict[str, Any]]
     changes: list[dict[str, Any]]  # against the epoch before: {field, old, new, kind, meaning}
-    records: int
-    bytes: int
+    records: int | None  # null: never scanned
+    bytes: int | None
+    mean_record_bytes: int | None = None  # of the records on the disk
+    layout_record_bytes: list[int] | None = None  # what the layout says, by object group; null: it does not
+    first_written_at: str | None = None
+    last_written_at: str | None = None
     effective_at: str | None
     reason: str | None
     actor: str | None
     created_at: str
 
 
+class SafeChoicesView(ApiModel):
+    """A live layout over records of one that decides other bytes: served, they are wrong answers.
+
+    Either its server gets a directory of its own (`flag`), or the `records` are quarantined before requests come.
+    """
+
+    model_name: str
+    world_size: int
+    fingerprint: str
+    records: int | None  # null: never scanned
+    bytes: int | None
+    new_directory: str
+    flag: str
+
+
 class EpochsView(ApiModel):
-    """All epochs of a store, newest first, and alarms such as mixed layouts."""
+    """All epochs of a store, newest first, alarms such as mixed layouts, and what to do after a change."""
 
     items: list[EpochView]
     next_page_token: str | None = None
     alarms: list[str]
+    choices: list[SafeChoicesView] = Field(default_factory=list)
 
 
 class EpochInput(InputModel):

@@ -24,14 +24,16 @@ from app.records.bulk import BulkBatch, Sorting, batches
 from app.records.changes import add_facts
 from app.records.classify import classify_facts
 from app.records.current import CurrentInventories
-from app.records.detail import record_detail
+from app.records.detail import record_detail, sizes_seen
 from app.records.distribution import distribution, keep_counts
+from app.records.epoch_counts import epoch_counts
 from app.records.facts import FileFact, Judgement
 from app.records.filters import Order, RecordFilter
 from app.records.holds import Holds
 from app.records.inventory_file import Inventory, remove_inventory
 from app.records.judging import judge_inventory
 from app.records.knowledge import KnowledgeSource
+from app.records.safe_choices import safe_choices
 from app.records.scan_work import alignments, inventory_lock
 from app.records.scans import ScanDesk
 from app.records.schemas import (
@@ -46,10 +48,11 @@ from app.records.schemas import (
     ScanView,
     SummaryView,
 )
-from app.records.store_summary import access_times_of, growth_points, store_summary
+from app.records.store_summary import access_times_of, adapters_here, growth_points, store_summary
 from app.records.tables import ClearedEpisode, LayoutEpoch
 from app.records.taken import Taken, take_out
 from app.records.timeline import NS
+from app.records.traffic_views import TrafficDesk
 from app.records.views import record_view, row_of, split_record_id
 from app.scheduling.runner import WorkRunner
 from app.settings import Settings
@@ -94,6 +97,14 @@ class RecordsService:
         )
         #: What no policy takes.
         self.holds = Holds(db=db, clock=clock, audit=audit)
+        #: What its servers and engines count of a store.
+        self.traffic = TrafficDesk(
+            clock=clock,
+            fleet=fleet,
+            telemetry=telemetry,
+            knowledge=self._knowledge,
+            inventory_of=self._current.as_found,
+        )
         fleet.on_forget(self._forget)
 
     # scans
@@ -173,9 +184,10 @@ class RecordsService:
             if row is None:
                 raise NotFound.of("record", record_id[:80])
             context = self._current.with_sizes(inventory, self._knowledge.load(store).context)
+            sizes = sizes_seen(inventory, row)
         held = self._current.held_of(store_id, [row.name])
         view = record_view(store_id, row, labels.epoch_ids, labels.names, held)
-        return record_detail(view, row, context)
+        return record_detail(view, row, context, sizes, self._current.past(store, view, row))
 
     def export_records(self, store_id: int, where: RecordFilter) -> Iterator[RecordView]:
         """All matching records, streamed. Raises NotFound at once."""
@@ -212,13 +224,14 @@ class RecordsService:
         return growth_points(self._db, store_id, points)
 
     def distribution(self, store_id: int) -> DistributionView | None:
-        """By age, last use and salt as of the last scan; None before the first. Raises NotFound."""
+        """By age, last use, salt and rank as of the last scan; None before the first. Raises NotFound."""
         store = self._fleet.store_target(store_id)
         inventory = self._current.as_found(store_id)
         if inventory is None:
             return None
         with inventory:
-            return distribution(str(store_id), inventory, access_times_of(store))
+            names = self._current.labels(store_id).names
+            return distribution(str(store_id), inventory, access_times_of(store), names)
 
     def count_anew(self) -> None:
         """Counts the distribution of stores whose records came or went since: called by the scheduler."""
@@ -237,18 +250,14 @@ class RecordsService:
         self._current.judge_if_stale(store, stand=stand)
         known = self._knowledge.recent(store, stand)
         self._current.sync_epochs(store_id, known)
-        counts: dict[tuple[str, int, str], tuple[int, int]] = {}
+        counts = None
         inventory = self._current.as_found(store_id)
         if inventory is not None:
             with inventory:
-                owners = inventory.owners()
-                for cohort in inventory.cohorts().values():
-                    owner = owners[cohort.owner]
-                    key = (owner.model, owner.judged.world_size, cohort.epoch or "")
-                    before = counts.get(key, (0, 0))
-                    counts[key] = (before[0] + cohort.records, before[1] + cohort.bytes)
-        items = epoch_rows.epoch_views(self._current.epoch_rows(store_id), counts)
-        return EpochsView(items=items, alarms=list(known.alarms))
+                counts = epoch_counts(inventory)
+        rows = self._current.epoch_rows(store_id)
+        choices = safe_choices(store, rows, counts, adapters_here(store, self._telemetry))
+        return EpochsView(items=epoch_rows.epoch_views(rows, counts), alarms=list(known.alarms), choices=choices)
 
     def add_epoch(self, store_id: int, body: EpochInput, *, actor: str) -> EpochView:
         """Declares a generation or adopts what was there before. Raises NotFound, InvalidInput, Conflict."""

@@ -123,14 +123,19 @@ def access_times_of(store: StoreTarget) -> str:
         return "unknown"
 
 
-def _evicts(store: StoreTarget, telemetry: TelemetryService) -> bool | None:
-    """Whether the adapter of this directory evicts, as far as all its servers' configurations agree."""
-    found = {
-        adapter.evicts
-        for live in telemetry.servers_live(store.server_ids).values()
+def adapters_here(store: StoreTarget, telemetry: TelemetryService) -> list[L2View]:
+    """The adapters that write into this directory, as their servers tell of them."""
+    return [
+        adapter
+        for _, live in sorted(telemetry.servers_live(store.server_ids).items())
         for adapter in live.l2
         if adapter.base_path in (store.server_path, store.path)
-    }
+    ]
+
+
+def _evicts(store: StoreTarget, telemetry: TelemetryService) -> bool | None:
+    """Whether the adapter of this directory evicts, as far as all its servers' configurations agree."""
+    found = {adapter.evicts for adapter in adapters_here(store, telemetry)}
     return found.pop() if len(found) == 1 else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -72,6 +73,7 @@ def summarise(store_id: str, inventory: Inventory | None, facts: ScanFacts | Non
             _add(by_reason, cohort.reason, cohort)
     by_class["foreign"] = Count(records=facts.foreign, bytes=facts.foreign_bytes)
     growth, why = growth_per_hour(around.written)
+    error = growth_error(around.written) if growth is not None else None
     free = around.filesystem.free_bytes
     meta = inventory.meta()
     return SummaryView(
@@ -86,7 +88,11 @@ def summarise(store_id: str, inventory: Inventory | None, facts: ScanFacts | Non
         mount=around.mount,
         growth_bytes_per_hour=growth,
         growth_reason=why,
-        full_in_hours=free / growth if growth is not None and growth > 0 and free is not None else None,
+        full_in_hours=_hours(free, growth),
+        growth_error_bytes_per_hour=error,
+        growth_scans=len(around.written),
+        full_in_hours_soonest=_hours(free, growth + error) if growth is not None and error is not None else None,
+        full_in_hours_latest=_hours(free, growth - error) if growth is not None and error is not None else None,
         scanned_at=iso(facts.scanned_at),
         scan_id=facts.scan_id,
         classified_at=iso(meta.get("judged_at")),
@@ -166,6 +172,26 @@ def growth_per_hour(written: Sequence[tuple[float, float]]) -> tuple[float | Non
     spread = sum((at - mean_x) ** 2 for at, _ in written)
     slope = sum((at - mean_x) * (size - mean_y) for at, size in written) / spread
     return slope * 3600, None
+
+
+def growth_error(written: Sequence[tuple[float, float]]) -> float | None:
+    """Twice the standard error of `growth_per_hour`, bytes an hour: nearly always the truth lies within. Two points lie
+    on any line, so they tell none."""
+    count = len(written)
+    if count < 3:
+        return None
+    mean_x = sum(at for at, _ in written) / count
+    mean_y = sum(size for _, size in written) / count
+    spread = sum((at - mean_x) ** 2 for at, _ in written)
+    if spread == 0:
+        return None
+    slope = sum((at - mean_x) * (size - mean_y) for at, size in written) / spread
+    rest = sum((size - mean_y - slope * (at - mean_x)) ** 2 for at, size in written)
+    return 2 * math.sqrt(rest / (count - 2) / spread) * 3600
+
+
+def _hours(free: int | None, growth: float | None) -> float | None:
+    return free / growth if free is not None and growth is not None and growth > 0 else None
 
 
 def eviction(around: Surroundings) -> EvictionView:

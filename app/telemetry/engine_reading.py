@@ -13,7 +13,7 @@ from app.telemetry.contexts import Witness
 from app.telemetry.event_counters import engine_events
 from app.telemetry.health import EngineSeen, Judgement, judge_engine
 from app.telemetry.memory import EngineMemory
-from app.telemetry.metrics import INTERVAL
+from app.telemetry.metrics import INTERVAL, REQUESTS
 from app.telemetry.rates import CounterPoint
 from app.telemetry.window import Slice
 from app.vllm.metrics import EngineMetrics
@@ -181,6 +181,7 @@ def _counters(metrics: EngineMetrics) -> dict[str, float | None]:
         "recomputed_tokens": computed,
         "external_queries": metrics.external_queries,
         "preemptions": metrics.preemptions,
+        **dict(zip(REQUESTS, metrics.finished, strict=True)),
         **engine_events(metrics),
         **load.engine_counters(metrics),
     }
@@ -315,7 +316,7 @@ def _samples(
         values["resident_bytes"] = metrics.resident_bytes
     if seconds is not None:
         values[INTERVAL] = seconds
-        values |= {name: deltas.get(name) for name in (*_TOKENS, "preemptions")}
+        values |= {name: deltas.get(name) for name in (*_TOKENS, "preemptions", *REQUESTS)}
         values |= load.engine_samples(deltas)
     return {name: float(value) for name, value in values.items() if value is not None}
 

@@ -13,6 +13,10 @@ Kind = Literal["gauge", "rate", "ratio", "mean", "lowest"]
 
 #: Series with the seconds each poll's increments cover.
 INTERVAL = "interval_seconds"
+#: Increments of a server: records written to L2 and records read back from it.
+L2_RECORDS = ("l2_stored_records", "l2_loaded_records")
+#: Increments of an engine, counted when a request ends: requests, and their prompt and generated tokens.
+REQUESTS = ("requests_finished", "prompt_tokens_finished", "generated_tokens_finished")
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ SERVER_METRICS: dict[str, Metric] = {
     "l2_hit_tokens_per_second": _rate("l2_hit_tokens", "tokens_per_second"),
     "l1_evicted_per_second": _rate("l1_evicted_chunks", "chunks_per_second"),
     "l2_store_bytes_per_second": _rate("l2_store_bytes", "bytes_per_second"),
+    "l2_stored_records_per_second": _rate("l2_stored_records", "records_per_second"),
+    "l2_loaded_records_per_second": _rate("l2_loaded_records", "records_per_second"),
     "retrieves_per_second": _rate("retrieves_finished", "retrieves_per_second"),
     "l1_load_bytes_per_second": Metric("mean", "l1_load_speed_sum", "bytes_per_second", ("l1_load_speed_count",)),
     "l2_load_bytes_per_second": Metric("mean", "l2_load_speed_sum", "bytes_per_second", ("l2_load_speed_count",)),
@@ -74,6 +80,9 @@ ENGINE_METRICS: dict[str, Metric] = {
     "external_tokens_per_second": _rate("external_tokens", "tokens_per_second"),
     "recomputed_tokens_per_second": _rate("recomputed_tokens", "tokens_per_second"),
     "preemptions_per_second": _rate("preemptions", "requests_per_second"),
+    "requests_finished_per_second": _rate("requests_finished", "requests_per_second"),
+    "prompt_tokens_finished_per_second": _rate("prompt_tokens_finished", "tokens_per_second"),
+    "generated_tokens_per_second": _rate("generated_tokens_finished", "tokens_per_second"),
     "cpu_cores": _rate("cpu_seconds", "cores"),
     "lookup_seconds": Metric("mean", "lookup_seconds_sum", "seconds", ("cache_lookups",)),
     "local_hit_rate": Metric("ratio", "local_tokens", "ratio", _PROMPT),

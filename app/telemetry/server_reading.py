@@ -19,7 +19,7 @@ from app.telemetry.contexts import Context, Witness
 from app.telemetry.event_counters import server_events
 from app.telemetry.health import Judgement, ServerContext, ServerSeen, judge_server
 from app.telemetry.memory import ServerMemory
-from app.telemetry.metrics import INTERVAL
+from app.telemetry.metrics import INTERVAL, L2_RECORDS
 from app.telemetry.observation import Observed
 from app.telemetry.rates import CounterPoint
 from app.telemetry.server_views import NEVER_EVICTS, hit_rate_view, known_values, layout_json, warnings_of
@@ -201,10 +201,29 @@ def _counters(metrics: ServerMetrics) -> dict[str, float | None]:
         "l2_hit_tokens": split(metrics.lookup_hit_l2_tokens),
         "l1_evicted_chunks": 0.0 if evicted is None and readable else evicted,
         "l2_stored_chunks": metrics.l2_store_completed_chunks,
+        "l2_stored_records": _stored_records(metrics),
+        "l2_loaded_records": _loaded_records(metrics, split(metrics.lookup_hit_l2_tokens)),
         "l2_usage_bytes": metrics.l2_usage_total_bytes,
         "event_bus_dropped": metrics.event_bus_dropped,
         **server_events(metrics),
     }
+
+
+def _stored_records(metrics: ServerMetrics) -> float | None:
+    """Records written to L2. Absent is none so far only while L1 has none either: an older LMCache does not count."""
+    stored = metrics.l2_store_completed_chunks
+    if stored is None and metrics.any_lmcache_series:
+        nothing = not metrics.l1_write_chunks or metrics.l2_store_submitted_chunks == 0
+        return 0.0 if nothing else None
+    return stored
+
+
+def _loaded_records(metrics: ServerMetrics, l2_hits: float | None) -> float | None:
+    """Records read back from L2. Absent is none so far only where no look-up was answered from L2 either."""
+    loaded = metrics.l2_load_completed_chunks
+    if loaded is None and metrics.any_lmcache_series and not metrics.l2_load_submitted_chunks:
+        return 0.0 if l2_hits == 0 else None
+    return loaded
 
 
 def _stored_bytes(
@@ -306,7 +325,7 @@ def _samples(
     if seconds is not None:
         values[INTERVAL] = seconds
         stored = ("requested_tokens", "hit_tokens", "l1_hit_tokens", "l2_hit_tokens", "l1_evicted_chunks")
-        values |= {name: deltas.get(name) for name in (*stored, "l2_store_bytes")}
+        values |= {name: deltas.get(name) for name in (*stored, "l2_store_bytes", *L2_RECORDS)}
         values |= load.server_samples(deltas)
     return {name: float(value) for name, value in values.items() if value is not None}
 

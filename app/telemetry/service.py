@@ -20,6 +20,7 @@ from app.paging import decode_cursor, encode_cursor
 from app.settings import Settings
 from app.shapes import Page
 from app.telemetry import history, live, rollup
+from app.telemetry.counted import Span, spans
 from app.telemetry.prometheus import Older, Prometheus, merged, query_of
 from app.telemetry.schemas import HealthChangeView, OlderView, SamplesView, TokenFlowView
 from app.telemetry.tables import Observation, Series, Snapshot
@@ -212,6 +213,13 @@ class TelemetryService:
         with self._db.read() as session:
             rows = live.snapshots(session, target_kind, target_ids)
         return {ident: _snapshot(row) for ident, row in rows.items()}
+
+    def counted(
+        self, target_kind: PolledKind, target_ids: Collection[int], names: Sequence[str], *, since: float
+    ) -> dict[int, list[Span]]:
+        """What these increments were since then, by target, in spans whose holes show (`app.telemetry.counted`)."""
+        with self._db.read() as session:
+            return spans(session, target_kind, list(target_ids), names, since, self._clock())
 
     def observations(self, server_ids: Sequence[int], since: float | None = None) -> list[Observation]:
         """Observation rows of these servers that end at or after `since`, by (server, first_at), detached."""

@@ -56,6 +56,9 @@ class EngineMetrics:
     prompt_tokens_cached: float | None
     generation_tokens: float | None
     requests_succeeded: float | None
+    finished_requests: float | None
+    finished_prompt_tokens: float | None
+    finished_generated_tokens: float | None
     ttft_sum: float | None
     ttft_count: float | None
     e2e_sum: float | None
@@ -78,6 +81,11 @@ class EngineMetrics:
     def any_vllm_series(self) -> bool:
         """Whether this is the scrape of a vLLM at all."""
         return self.running is not None or bool(self.cache_configs) or self.prefix_cache_queries is not None
+
+    @property
+    def finished(self) -> tuple[float | None, float | None, float | None]:
+        """Requests that ended, with their prompt and generated tokens: three that are counted at one instant."""
+        return self.finished_requests, self.finished_prompt_tokens, self.finished_generated_tokens
 
     @property
     def external_prompt_tokens(self) -> float | None:
@@ -119,6 +127,9 @@ _TOTALS: Final[Mapping[str, tuple[str, ...]]] = {
     "prompt_tokens_cached": ("prompt_tokens_cached_total",),
     "generation_tokens": ("generation_tokens_total",),
     "requests_succeeded": ("request_success_total",),
+    "finished_requests": ("request_prompt_tokens_count",),
+    "finished_prompt_tokens": ("request_prompt_tokens_sum",),
+    "finished_generated_tokens": ("request_generation_tokens_sum",),
     "ttft_sum": ("time_to_first_token_seconds_sum",),
     "ttft_count": ("time_to_first_token_seconds_count",),
     "e2e_sum": ("e2e_request_latency_seconds_sum",),

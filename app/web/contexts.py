@@ -33,6 +33,7 @@ from app.records.schemas import (
     ScanView,
     SummaryView,
 )
+from app.records.traffic_schemas import TrafficView
 from app.scheduling.schemas import FiringView, ScheduleView
 from app.web.first_run import FirstStep
 from app.web.forms import FormState
@@ -188,6 +189,7 @@ class StorePage(PageContext):
     quarantined: QuarantineView | None
     form: FormState  # declare or adopt
     distribution: DistributionView | None  # None: never scanned
+    traffic: TrafficView
     class_layers: ClassLayers
 
 

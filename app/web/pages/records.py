@@ -56,6 +56,7 @@ def _store(frame: Frame, store_id: str, form: FormState | None = None, status: i
         quarantined=None,
         form=form or FormState.of({"kind": "declare"}, fields=_EPOCH_FIELDS),
         distribution=services.records.distribution(ident),
+        traffic=services.records.traffic.view(ident),
         class_layers=class_layers(growth),
     )
 
@@ -66,10 +67,11 @@ def store_page(frame: ViewerFrame, store_id: str) -> Response:
 
 
 @router.post("/stores/{store_id}/scans")
-def start_scan(frame: OperatorFrame, store_id: str) -> Response:
+def start_scan(frame: OperatorFrame, store_id: str, values: FormValues) -> Response:
     here = f"/stores/{store_id}"
+    gentle = one(values, "gentle") is not None
     try:
-        frame.services.records.start_scan(parse_id("store", store_id), actor=frame.actor)
+        frame.services.records.start_scan(parse_id("store", store_id), actor=frame.actor, gentle=gentle)
     except Conflict as error:
         return frame.refused(here, error)
     return frame.done(here, "The scan has started.")

@@ -276,6 +276,7 @@ def _records(odd: str) -> Pages:
             quarantined=None,
             form=epoch_form if not active else epoch_form.failed(r.invalid("effective_at", "not a time" + odd)),
             distribution=None if bare else k.distribution(odd, knows_use=not active),
+            traffic=k.traffic(bare=bare, busy=not active),
             class_layers=class_layers([] if bare else k.growth()),
         )
 

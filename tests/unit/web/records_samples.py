@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.records import schemas as rs
+from app.records import traffic_schemas as ts
 from tests.unit.web.room_samples import work
 from tests.unit.web.samples import ago, made
 
@@ -189,6 +190,18 @@ def record_detail(odd: str, *, bare: bool = False) -> rs.RecordDetail:
             most_common_share=None if bare else 0.998,
             sentence="1,204 records of its kind; 99.8 % have 14,680,064 bytes." + odd,
         ),
+        sizes_seen=[]
+        if bare
+        else [
+            rs.SizeSeenView(size_bytes=14_680_064, records=1201),
+            rs.SizeSeenView(size_bytes=4096, records=3),
+        ],
+        past=[]
+        if bare
+        else [
+            rs.PastView(at=ago(90000), what="written", detail="by bfloat16, chunk 256", source="its time of writing"),
+            rs.PastView(at=ago(200), what="held", detail="restored" + odd, source="admin" + odd),
+        ],
         changed_at=ago(86000),
         inode=4711,
         judged_at=ago(600),
@@ -220,6 +233,65 @@ def scan(ident: str = "1", *, state: str = "succeeded", error: str | None = None
     )
 
 
+def traffic(*, bare: bool = False, busy: bool = True) -> ts.TrafficView:
+    """Nothing known; all known; or a quiet window."""
+    source = "the servers' own counters"
+    if bare:
+        return ts.TrafficView(
+            store_id="1",
+            read_back=ts.ReadBackView(state="unknown", reason="never polled", source=source),
+            never_read=ts.NeverReadView(state="unknown", reason="never polled", source=source),
+            requests=ts.RequestRecordsView(state="unknown", reason="no engine is registered"),
+        )
+    return ts.TrafficView(
+        store_id="1",
+        read_back=ts.ReadBackView(
+            state="value",
+            window_from=ago(90_000),
+            window_until=ago(5),
+            covered_seconds=86_000.0,
+            written_records=3000 if busy else 0,
+            written_bytes=44_040_192_000 if busy else 0,
+            read_records=120 if busy else None,
+            read_bytes=1_761_607_680 if busy else None,
+            reads_per_record=0.04 if busy else None,
+            mean_record_bytes=14_680_064,
+            source=source,
+        ),
+        never_read=ts.NeverReadView(
+            state="value",
+            counted_since=ago(90_000),
+            written_records=3000,
+            read_records=120 if busy else 0,
+            last_read_at=ago(700) if busy else None,
+            at_least_records=2880,
+            at_least_bytes=None if busy else 42_278_584_320,
+            scanned_at=ago(600),
+            source=source,
+        ),
+        requests=ts.RequestRecordsView(
+            state="value" if busy else "no_traffic",
+            note="1 of 2 engines told nothing in this window",
+            window_from=ago(86_400),
+            window_until=ago(5),
+            requests=200 if busy else 0,
+            prompt_tokens=840_000 if busy else 0,
+            generated_tokens=20_000 if busy else 0,
+            computed_prompt_tokens=400_000 if busy else 0,
+            chunk_tokens=256,
+            object_groups=1,
+            ranks=2,
+            expected_prompt_records=[6164, 6562],
+            expected_output_records=[0, 156],
+            stored_records=3000 if busy else 0,
+            stored_per_request=15.0 if busy else None,
+            expected_per_request=[30.8, 33.6] if busy else None,
+            sentence="fewer than their lengths say",
+            source=source,
+        ),
+    )
+
+
 def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
     def epoch(ident: str, kind: str, live: bool, **over: Any) -> rs.EpochView:
         values: dict[str, Any] = {
@@ -245,8 +317,12 @@ def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
             ]
             if live
             else [],
-            "records": 311,
+            "records": 311 if kind == "observed" else 0,
             "bytes": 4_500_000_000,
+            "mean_record_bytes": 14_469_453 if kind == "observed" else None,
+            "layout_record_bytes": [14_680_064] if live else None,
+            "first_written_at": ago(9000) if kind == "observed" else None,
+            "last_written_at": ago(180) if kind == "observed" else None,
             "effective_at": None,
             "reason": None,
             "actor": None,
@@ -272,6 +348,17 @@ def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
             ),
         ],
         alarms=["mixed layouts" + odd] if odd else [],
+        choices=[
+            rs.SafeChoicesView(
+                model_name="/models/qwen2.5-7b" + odd,
+                world_size=1,
+                fingerprint="3fa91c02d4e85b77",
+                records=311,
+                bytes=4_500_000_000,
+                new_directory="/srv/qwen2.5-7b-3fa91c02d4e85b77",
+                flag='--l2-adapter \'{"type": "fs", "base_path": "/srv/qwen2.5-7b-3fa91c02d4e85b77"}\'',
+            )
+        ],
     )
 
 
@@ -309,4 +396,10 @@ def distribution(odd: str, *, knows_use: bool) -> rs.DistributionView:
         unsalted=rs.Count(records=5000, bytes=10**11),
         by_salt=[rs.SaltCount(salt="tenant-a" + odd, records=40, bytes=10**9)],
         more_salts=3,
+        by_rank=[
+            rs.RankCount(
+                model_name="/models/qwen2.5-7b" + odd, world_size=2, rank=rank, kv_rank=0x02000200, records=9, bytes=99
+            )
+            for rank in (0, 1)
+        ],
     )
