@@ -8,7 +8,8 @@ kernel charges for it.
 Budgets: first scan at most 5 × find, re-scan with nothing changed 3 ×, at most 150 MB and 200 bytes of database a
 record; pages, filtered pages, the next page, counts and the summary at N records at most 2 × those at 10,000; the event
 loop never held up for more than 50 ms by a scan in a thread beside it, and ``/livez`` of a real panel that scans never
-later than that (judged by 99 of 100 answers where one came later already before the scan: then others had the CPU).
+later than that (where one came later already before the scan, others had the CPU: then by what the scan adds to 99 of
+100 answers).
 Exit status 1 if one is missed. A ratio is taken of wall times and of CPU times; other work on the machine disturbs the
 first, so a budget is missed only by both.
 """
@@ -230,7 +231,7 @@ def measure(base: Path, records: int, *, as_json: bool) -> int:
         rows.append((f"{name} / at {SMALL:,}", shown, ratio, PAGES, ratio <= PAGES))
     rows.append(("event loop held up", f"{lag:.1f} ms (once {longest:.1f})", lag, LAG_MS, lag <= LAG_MS))
     for name, met in (("/livez in a first scan", livez.first), ("/livez in a re-scan", livez.again)):
-        judged = met.p99 if livez.idle.longest > LAG_MS else met.longest
+        judged = met.longest if livez.idle.longest <= LAG_MS else max(0.0, met.p99 - livez.idle.p99)
         shown = f"p99 {met.p99:.1f} ms (once {met.longest:.1f})"
         rows.append((name, shown, judged, LAG_MS, judged <= LAG_MS))
     load = os.getloadavg()[0]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from app.lmcache.object_keys import encode_model
+from app.records.epoch_counts import EpochKey
 from app.records.filters import RecordFilter
 from app.records.inventory_file import Cohort, Inventory, Owner
 from app.records.timeline import NS
@@ -47,9 +48,9 @@ class RecordRow(NamedTuple):
 
 
 class Chooser:
-    """Filters over one open inventory at one time. `now_ns`: where ages count from; `epochs`: id -> fingerprint."""
+    """Filters over one open inventory at one time. `now_ns`: where ages count from; `epochs`: what each is of."""
 
-    def __init__(self, inventory: Inventory, now_ns: int, epochs: Mapping[int, str]) -> None:
+    def __init__(self, inventory: Inventory, now_ns: int, epochs: Mapping[int, EpochKey]) -> None:
         self.db = inventory.db
         # One snapshot for cohorts and rows: judging beside us may split a cohort. Closing the inventory ends it.
         if not self.db.in_transaction:
@@ -75,9 +76,12 @@ class Chooser:
             and (where.kv_rank is None or owner.kv_rank == where.kv_rank)
             and (where.min_size is None or cohort.max_size >= where.min_size)
             and (oldest is None or cohort.min_mtime < oldest)
-            and (where.epoch_id is None or cohort.epoch == self._epochs.get(where.epoch_id, ""))
+            and (where.epoch_id is None or self._of_epoch(cohort, owner, where.epoch_id))
             and (where.q is None or self._may_hold(owner, where.q))
         )
+
+    def _of_epoch(self, cohort: Cohort, owner: Owner, epoch_id: int) -> bool:
+        return (owner.model, owner.judged.world_size, cohort.epoch) == self._epochs.get(epoch_id)
 
     def _may_hold(self, owner: Owner, text: str) -> bool:
         """Whether a name can contain the text: in its head, across the head's end, or in a hash; else it can tell."""

@@ -15,6 +15,7 @@ from app.fleet.targets import StoreTarget
 from app.records import epochs as epoch_rows
 from app.records.choosing import RecordRow
 from app.records.classify import Context, Sample, learn_sizes
+from app.records.epoch_counts import EpochKey
 from app.records.inventory_file import Inventory
 from app.records.judging import judge_inventory
 from app.records.knowledge import Knowledge, KnowledgeSource, Stand
@@ -32,12 +33,12 @@ from app.scheduling.work import SUCCEEDED
 class Labels:
     """The observed layouts and models of a store by what its records name them.
 
-    `epoch_ids`: {fingerprint: id of the newest observed epoch with it}; `fingerprints`: {id of an epoch: its
-    fingerprint}; `names`: model names by how record names spell them, as servers were seen to use them.
+    `epoch_ids`: the newest observed epoch of each model, world size and fingerprint; `epochs`: of what each is, by its
+    id; `names`: model names by how record names spell them, as servers were seen to use them.
     """
 
-    epoch_ids: Mapping[str, int]
-    fingerprints: Mapping[int, str]
+    epoch_ids: Mapping[EpochKey, int]
+    epochs: Mapping[int, EpochKey]
     names: Mapping[str, str]
 
 
@@ -127,7 +128,7 @@ class CurrentInventories:
     def reader(self, store_id: int, inventory: Inventory, labels: Labels | None = None) -> Reader:
         """Queries of an open inventory now."""
         labels = self.labels(store_id) if labels is None else labels
-        return Reader(inventory, round(self._clock() * NS), epochs=labels.fingerprints)
+        return Reader(inventory, round(self._clock() * NS), epochs=labels.epochs)
 
     # what stands beside the inventory
 
@@ -145,13 +146,22 @@ class CurrentInventories:
     def labels(self, store_id: int) -> Labels:
         """What records of a store are shown with."""
         row = LayoutEpoch
-        columns = (row.id, row.kind, row.fingerprint, row.model_name, row.display_model, row.spans, row.created_at)
+        columns = (
+            row.id,
+            row.kind,
+            row.fingerprint,
+            row.model_name,
+            row.world_size,
+            row.display_model,
+            row.spans,
+            row.created_at,
+        )
         query = select(*columns).where(row.store_id == store_id, row.kind == "observed")
         with self._db.read() as session:
             rows = session.execute(query).all()
         return Labels(
             epoch_ids=epoch_rows.epoch_ids(rows),
-            fingerprints={row.id: row.fingerprint for row in rows if row.fingerprint},
+            epochs={row.id: (row.model_name, row.world_size or 0, row.fingerprint) for row in rows if row.fingerprint},
             names={row.model_name: row.display_model for row in rows},
         )
 

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from app.records.inventory_file import Inventory
 
+#: (model as in record names, world size, fingerprint): what an epoch is of.
+EpochKey = tuple[str, int, str]
+
 
 class EpochCount(NamedTuple):
     """Records whose window allows one layout only; times are of the file system, ns."""
@@ -16,10 +19,10 @@ class EpochCount(NamedTuple):
     last_written: int
 
 
-def epoch_counts(inventory: Inventory) -> dict[tuple[str, int, str], EpochCount]:
+def epoch_counts(inventory: Inventory) -> dict[EpochKey, EpochCount]:
     """By (model, world size, fingerprint); ``""`` for records that more than one layout can have written."""
     owners = inventory.owners()
-    found: dict[tuple[str, int, str], EpochCount] = {}
+    found: dict[EpochKey, EpochCount] = {}
     for cohort in inventory.cohorts().values():
         # The bounds a cohort keeps may be wider than its records after some went.
         first, last = inventory.db.execute(

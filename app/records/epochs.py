@@ -14,7 +14,7 @@ from app.clock import iso, iso_ns, parse_iso
 from app.errors import Conflict, InvalidInput
 from app.lmcache.layouts import FieldKind, KVLayout, Verdict, compare_layouts, expected_object_bytes
 from app.lmcache.object_keys import decode_model, encode_model
-from app.records.epoch_counts import EpochCount
+from app.records.epoch_counts import EpochCount, EpochKey
 from app.records.history import Presence
 from app.records.schemas import EpochInput, EpochView
 from app.records.tables import LayoutEpoch
@@ -229,10 +229,11 @@ def _view(
     )
 
 
-def epoch_ids(rows: Iterable[Any]) -> dict[str, int]:
-    """{fingerprint: id of the newest observed epoch with it}, of rows of `LayoutEpoch` or of columns of it."""
+def epoch_ids(rows: Iterable[Any]) -> dict[EpochKey, int]:
+    """The newest observed epoch of each, of rows of `LayoutEpoch` or of columns of it; two models may well have layouts
+    of one fingerprint."""
     observed = sorted((row for row in rows if row.kind == "observed" and row.fingerprint), key=_started)
-    return {str(row.fingerprint): row.id for row in observed}
+    return {(row.model_name, row.world_size or 0, str(row.fingerprint)): row.id for row in observed}
 
 
 # ---- what operators say ----

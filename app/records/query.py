@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from app.paging import CursorValue
 from app.records.choosing import COLUMNS, Chooser, RecordRow
+from app.records.epoch_counts import EpochKey
 from app.records.filters import Order, RecordFilter
 from app.records.inventory_file import Cohort, Inventory, Owner
 from app.records.ordered import Budget, Ordered
@@ -33,7 +34,7 @@ class RowPage(NamedTuple):
 class Reader:
     """Queries of one open inventory at one time. `now_ns` is what ages are counted from."""
 
-    def __init__(self, inventory: Inventory, now_ns: int, *, epochs: Mapping[int, str] | None = None) -> None:
+    def __init__(self, inventory: Inventory, now_ns: int, *, epochs: Mapping[int, EpochKey] | None = None) -> None:
         self._db = inventory.db
         self._chooser = Chooser(inventory, now_ns, epochs or {})
 

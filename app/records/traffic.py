@@ -37,7 +37,8 @@ class Flow:
 
 def flow(servers: Mapping[int, Sequence[Span]]) -> Flow:
     """All servers of a store together; a sum is known where every server tells its part."""
-    told = list(servers.values())
+    # One stretch of time for all three, so that they can be compared.
+    told = [[span for span in found if _tells(span)] or list(found) for found in servers.values()]
     known = [found for found in told if found]
     return Flow(
         start=min((found[0].start for found in known), default=None),
@@ -47,6 +48,10 @@ def flow(servers: Mapping[int, Sequence[Span]]) -> Flow:
         stored_bytes=_sum([total(_telling(found, STORED_BYTES), STORED_BYTES) for found in told]),
         loaded=_sum([total(_telling(found, LOADED), LOADED) for found in told]),
     )
+
+
+def _tells(span: Span) -> bool:
+    return span.values[STORED] is not None and span.values[LOADED] is not None
 
 
 def _telling(found: Sequence[Span], name: str) -> list[Span]:
@@ -116,6 +121,11 @@ class Requests:
     computed_tokens: float | None
     prompt_chunks: Bounds
     output_chunks: Bounds
+
+
+def begins(found: Sequence[Span], name: str) -> float | None:
+    """Since when a counter is told."""
+    return next((span.start for span in found if span.values[name] is not None), None)
 
 
 def requests(engines: Mapping[int, Sequence[Span]], chunk: int, start: float, end: float) -> Requests | None:

@@ -83,7 +83,10 @@ class TrafficDesk:
             return RequestRecordsView(state="unknown", reason=factors)
         since = now - traffic.REQUEST_WINDOW
         spans = self._telemetry.counted("engine", [e.id for e in engines], traffic.ENGINE_NAMES, since=since)
-        start = max([since, *(found[0].start for found in servers.values() if found)])
+        # From when on both sides count: a request whose records were not counted would be missed.
+        sides = [traffic.begins(found, traffic.STORED) for found in servers.values()]
+        sides += [traffic.begins(found, traffic.ENGINE_NAMES[0]) for found in spans.values()]
+        start = max([since, *(at for at in sides if at is not None)])
         told = traffic.requests(spans, factors.chunk, start, now)
         windowed = {
             ident: [span for span in found if span.end > start and span.start < now] for ident, found in servers.items()

@@ -9,6 +9,7 @@ from app.clock import iso_ns
 from app.errors import NotFound
 from app.lmcache.object_keys import decode_model
 from app.paging import parse_id
+from app.records.epoch_counts import EpochKey
 from app.records.inventory_file import HARD_LINKS
 from app.records.query import RecordRow
 from app.records.schemas import RecordClass, RecordView
@@ -37,12 +38,12 @@ def split_record_id(text: str) -> tuple[int, int]:
 
 
 def record_view(
-    store_id: int, row: RecordRow, epochs: Mapping[str, int], names: Mapping[str, str], held: Collection[str]
+    store_id: int, row: RecordRow, epochs: Mapping[EpochKey, int], names: Mapping[str, str], held: Collection[str]
 ) -> RecordView:
     """One row. `names`: model names as servers use them, by how record names spell them."""
     owner, cohort = row.owner, row.cohort
     rank = owner.kv_rank
-    epoch = epochs.get(cohort.epoch) if cohort.epoch else None
+    epoch = epochs.get((owner.model, owner.judged.world_size, cohort.epoch)) if cohort.epoch else None
     name = row.name
     return RecordView.model_construct(
         id=str(record_id(store_id, row.id)),
