@@ -240,9 +240,8 @@ def measure(base: Path, records: int, *, as_json: bool) -> int:
         print(json.dumps(found))
     else:
         print(f"{records:,} records; load {load:.1f} at the end; find {floor[0]:.2f} s ({floor[1]:.2f} s CPU)")
-        print(
-            f"/livez before a scan: p50 {livez.idle.p50:.1f} ms, p99 {livez.idle.p99:.1f}, once {livez.idle.longest:.1f}"
-        )
+        idle = livez.idle
+        print(f"/livez before a scan: p50 {idle.p50:.1f} ms, p99 {idle.p99:.1f}, once {idle.longest:.1f}")
         print(f"first scan {first['wall']:.2f} s ({first['cpu']:.2f} s CPU), re-scan {again['wall']:.2f} s")
         for name, shown, _, budget, good in rows:
             print(f"  {name:<34}{shown:>26}   budget {budget:g}{'' if good else '   MISSED'}")
