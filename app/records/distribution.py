@@ -102,7 +102,6 @@ def _counted(inventory: Inventory, cohorts: Sequence[Cohort]) -> DistributionVie
         unsalted=unsalted,
         by_salt=salts,
         more_salts=more,
-        by_rank=_ranks(inventory, cohorts, names or {}),
     )
 
 

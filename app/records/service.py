@@ -98,13 +98,7 @@ class RecordsService:
         #: What no policy takes.
         self.holds = Holds(db=db, clock=clock, audit=audit)
         #: What its servers and engines count of a store.
-        self.traffic = TrafficDesk(
-            clock=clock,
-            fleet=fleet,
-            telemetry=telemetry,
-            knowledge=self._knowledge,
-            inventory_of=self._current.as_found,
-        )
+        self.traffic = TrafficDesk(clock, fleet, telemetry, self._knowledge, self._current.as_found)
         fleet.on_forget(self._forget)
 
     # scans

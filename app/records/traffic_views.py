@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from app.telemetry.service import TelemetryService
 #: How far back counters are summed, seconds.
 _EVER = 90 * 86_400.0
 _SOURCE = "the servers' own counters (lmcache_mp_l2_store_completed…, lmcache_mp_l2_prefetch_load_completed…)"
+_KEPT_SECONDS = 15.0
 _SHARED = "a server of this store writes to other places, too; its counters are of all of them"
 _REQUESTS_SOURCE = "the engines' own counters (vllm:request_prompt_tokens, vllm:request_generation_tokens) and "
 
@@ -31,7 +33,6 @@ class TrafficDesk:
 
     def __init__(
         self,
-        *,
         clock: Clock,
         fleet: FleetService,
         telemetry: TelemetryService,
@@ -43,24 +44,47 @@ class TrafficDesk:
         self._telemetry = telemetry
         self._knowledge = knowledge
         self._inventory_of = inventory_of
+        self._kept: dict[int, tuple[float | None, float, TrafficView]] = {}
+        self._lock = threading.Lock()
 
     def view(self, store_id: int) -> TrafficView:
-        """Raises NotFound."""
+        """At most `_KEPT_SECONDS` old: days of samples, and of a large store all records since, are counted for it.
+
+        Raises NotFound.
+        """
         store = self._fleet.store_target(store_id)
-        now = self._clock()
-        known = self._knowledge.load(store)
+        now, scanned_at = self._clock(), self._scanned_at(store_id)
+        with self._lock:
+            kept = self._kept.get(store_id)
+        if kept is not None and kept[0] == scanned_at and 0 <= now - kept[1] <= _KEPT_SECONDS:
+            return kept[2]
+        found = self._view(store, now)
+        with self._lock:
+            self._kept[store_id] = (scanned_at, now, found)
+        return found
+
+    def _scanned_at(self, store_id: int) -> float | None:
+        inventory = self._inventory_of(store_id)
+        if inventory is None:
+            return None
+        with inventory:
+            at = inventory.meta().get("scanned_at")
+        return None if at is None else float(at)
+
+    def _view(self, store: StoreTarget, now: float) -> TrafficView:
+        known = self._knowledge.recent(store, self._knowledge.stand(store))
         servers = self._telemetry.counted("server", store.server_ids, traffic.SERVER_NAMES, since=now - _EVER)
         elsewhere = [a for a in adapters_of(store, self._telemetry) if not a.listed]
         only = _SHARED if elsewhere else ""
         found = traffic.quiet(servers, now, self._knowledge.fresh_seconds)
-        inventory = self._inventory_of(store_id)
+        inventory = self._inventory_of(store.id)
         if inventory is None:
             held = _Held()
         else:
             with inventory:
                 held = _held(inventory, found, known)
         return TrafficView(
-            store_id=str(store_id),
+            store_id=str(store.id),
             read_back=read_back(traffic.flow(servers), held, only),
             never_read=never_read(found, held),
             requests=self._requests(store, known, servers, held, only, now),
