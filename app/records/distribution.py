@@ -45,7 +45,12 @@ def distribution(
             "last_use": found.last_use if knows_use else None,
             "never_read": found.never_read if knows_use else None,
             "use_reason": _use_reason(access_times),
-            "by_rank": _ranks(inventory, cohorts, names or {}),
+            "by_rank": [
+                rank.model_copy(
+                    update={"model_name": (names or {}).get(rank.model_name) or decode_model(rank.model_name)}
+                )
+                for rank in found.by_rank
+            ],
         }
     )
 
@@ -102,11 +107,12 @@ def _counted(inventory: Inventory, cohorts: Sequence[Cohort]) -> DistributionVie
         unsalted=unsalted,
         by_salt=salts,
         more_salts=more,
+        by_rank=_ranks(inventory, cohorts),
     )
 
 
-def _ranks(inventory: Inventory, cohorts: Sequence[Cohort], names: Mapping[str, str]) -> list[RankCount]:
-    """Ranks that wrote less than their neighbours show a worker that does not store."""
+def _ranks(inventory: Inventory, cohorts: Sequence[Cohort]) -> list[RankCount]:
+    """A rank that wrote less than its neighbours is a worker that does not store. Models as record names spell them."""
     owners = inventory.owners()
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for cohort in cohorts:
@@ -115,7 +121,7 @@ def _ranks(inventory: Inventory, cohorts: Sequence[Cohort], names: Mapping[str, 
         found[owner.model, owner.kv_rank] = before[0] + cohort.records, before[1] + cohort.bytes
     return [
         RankCount(
-            model_name=names.get(model) or decode_model(model),
+            model_name=model,
             world_size=kv_rank >> 24 & 0xFF,
             rank=kv_rank >> 16 & 0xFF,
             kv_rank=kv_rank,
