@@ -206,7 +206,7 @@ class Background:
         every(60.0, "roll-up", services.telemetry.roll_up)
         every(300.0, "retention", services.telemetry.retire)
         every(60.0, "distributions", services.records.count_anew)
-        every(services.settings.poll_seconds, "alarms", services.alerts.evaluate)
+        every(services.settings.poll_seconds, "alarms", services.alerts.evaluate, prompt=True)
         every(5.0, "messages", services.alerts.deliver)
         every(600.0, "checks", services.checks.refresh)
         every(3600.0, "alarm-retention", services.alerts.retire)

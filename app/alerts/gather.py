@@ -56,7 +56,7 @@ class Gatherer:
         self._clock = clock
         self._interval = interval
         self._telemetry = telemetry
-        self._scans = ScanFactsCache(records)
+        self._scans = ScanFactsCache(records, interval)
         self._trails: dict[tuple[str, int, str], Trail] = {}
         self._logs: dict[int, LayoutLog] = defaultdict(LayoutLog)
         self._shown: dict[int, Mapping[str, Any]] = {}  # the contexts fed last
@@ -65,6 +65,7 @@ class Gatherer:
     def moment(self) -> Moment:
         """Everything, now."""
         now = self._clock()
+        self._scans.begin()
         with self._db.read() as session:
             found = _targets(session)
             self._observe(session, now)

@@ -1,4 +1,4 @@
-"""What alarms know of each store's records, and whether their classes can be decided now. Never waited for.
+"""What alarms know of each store's records, and whether their classes can be decided now. Hardly waited for.
 
 Classes rest on what the store's servers list now: while one of them does not answer, records that were proven wrong
 read as unverified. They are still wrong, so what was last decided stays until it can be decided again.
@@ -7,6 +7,7 @@ read as unverified. They are still wrong, so what was last decided stays until i
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +26,10 @@ from app.telemetry.tables import Observation
 log = structlog.get_logger()
 
 STALE_SECONDS = 3600.0
-#: Reading a summary measures the file system too; one that hangs must not hold up all alarms.
+#: Reading a summary measures the file system too, and of a large store it takes seconds: all stores together hold up an
+#: evaluation by this part of its interval at most (and never longer than these seconds). What is read later is told by
+#: the next one.
+PATIENCE_PART = 0.25
 PATIENCE_SECONDS = 5.0
 _MOST_FILES = 20_000
 #: Classes follow the layouts that servers list, also between scans: they are looked at again this often.
@@ -98,13 +102,21 @@ class Look:
 
 
 class ScanFactsCache:
-    """The facts by store. They are read in a thread of its own; until that is done the old facts stay."""
+    """The facts by store. They are read in a thread of its own; until that is done the old facts stay.
 
-    def __init__(self, records: RecordsService, *, patience: float = PATIENCE_SECONDS) -> None:
+    `interval`: seconds from one evaluation to the next.
+    """
+
+    def __init__(self, records: RecordsService, interval: float) -> None:
         self._records = records
-        self._patience = patience
+        self._patience = min(PATIENCE_SECONDS, PATIENCE_PART * interval)
+        self._left = 0.0
         self._known: dict[int, tuple[Look, float, ScanFacts]] = {}
         self._reading: set[int] = set()
+
+    def begin(self) -> None:
+        """An evaluation begins: it may wait anew."""
+        self._left = self._patience
 
     def of(
         self,
@@ -134,7 +146,9 @@ class ScanFactsCache:
                 daemon=True,
             )
             thread.start()
-            thread.join(self._patience)
+            began = time.monotonic()
+            thread.join(max(0.0, self._left))
+            self._left -= time.monotonic() - began
         known = self._known.get(store_id)
         if known is None:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -42,9 +42,9 @@ async def find(address: Address, *, api_key: str | None, headers: Mapping[str, s
     """Asks everything that tells them apart; never raises for trouble with the target."""
     errors: dict[str, TargetError] = {}
 
-    async def ask(name: str, call: Awaitable[T]) -> T | None:
+    async def ask(name: str, call: Callable[[], Awaitable[T]]) -> T | None:
         try:
-            return await call
+            return await call()
         except TargetError as error:
             errors[name] = error
             return None
@@ -53,17 +53,17 @@ async def find(address: Address, *, api_key: str | None, headers: Mapping[str, s
         LMCacheClient(address.url, api_key=api_key, headers=headers, tls=tls) as server,
         VLLMClient(address.url, api_key=api_key, headers=headers, tls=tls) as engine,
     ):
-        greeting = await ask("/", server.greeting())
+        greeting = await ask("/", server.greeting)
         if "/" in errors and errors["/"].kind in ("refused", "dns", "timeout", "tls"):
             return Findings(errors=errors)
         status, version, metrics = await asyncio.gather(
-            ask("/status", server.status()), ask("/version", server.version()), ask("/metrics", server.metrics())
+            ask("/status", server.status), ask("/version", server.version), ask("/metrics", server.metrics)
         )
         engine_version, models, engine_metrics, facts = await asyncio.gather(
-            ask("/version (vLLM)", engine.version()),
-            ask("/v1/models", engine.models()),
-            ask("/metrics (vLLM)", engine.metrics()),
-            ask("/server_info", engine.server_info()),
+            ask("/version (vLLM)", engine.version),
+            ask("/v1/models", engine.models),
+            ask("/metrics (vLLM)", engine.metrics),
+            ask("/server_info", engine.server_info),
         )
     return Findings(
         greeting=greeting,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from app.errors import TargetError
@@ -98,9 +99,9 @@ async def poll_server(client: LMCacheClient, previous: ServerReading | None = No
         client.paths.update(previous.paths)
     began = time.perf_counter()
     health, status, metrics = await asyncio.gather(
-        _try(client.healthcheck()),
-        _try(client.status(previous.version if previous is not None else None)),
-        _try(client.metrics()),
+        _try(client.healthcheck),
+        _try(partial(client.status, previous.version if previous is not None else None)),
+        _try(client.metrics),
     )
     config, version = _remembered(previous, metrics.value)
     if config is None or version is None:
@@ -150,9 +151,10 @@ class _Part(Generic[T]):
     answered: bool = True
 
 
-async def _try(call: Awaitable[T]) -> _Part[T]:
+async def _try(call: Callable[[], Awaitable[T]]) -> _Part[T]:
+    """The call is made here: a poll that is cancelled before its turn leaves no coroutine behind."""
     try:
-        return _Part(await call, None)
+        return _Part(await call(), None)
     except TargetError as error:
         answered = error.http_status is not None
         return _Part(None, error.detail, error.kind, error.http_status, answered)
@@ -174,9 +176,7 @@ def _remembered(
 
 
 async def _settings(client: LMCacheClient, status: ServerStatus | None) -> tuple[_Part[ServerConfig], _Part[str]]:
-    config, version, adapters = await asyncio.gather(
-        _try(client.config()), _try(client.version()), _try(client.adapters())
-    )
+    config, version, adapters = await asyncio.gather(_try(client.config), _try(client.version), _try(client.adapters))
     if config.value is not None:
         complete = with_adapter_types(config.value, adapters.value or ())
         config = _Part(with_adapter_status(complete, status.l2_adapters if status is not None else ()), None)

@@ -69,11 +69,12 @@ class SchedulingService:
         """Starts waking, and makes up what was missed while no panel ran."""
         scheduler = BackgroundScheduler(
             timezone="UTC",
-            executors={"default": ThreadPoolExecutor(4)},
+            # Jobs that are late tell of trouble late: they wait for none of the long ones.
+            executors={"default": ThreadPoolExecutor(4), "prompt": ThreadPoolExecutor(2)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
         self._scheduler = scheduler
-        self.every(15.0, "heartbeat", self._beat)
+        self.every(15.0, "heartbeat", self._beat, prompt=True)
         self._beat()
         with self._db.read() as session:
             rows = list(session.scalars(select(Schedule)))
@@ -87,11 +88,18 @@ class SchedulingService:
             self._scheduler.shutdown(wait=False)
             self._scheduler = None
 
-    def every(self, seconds: float, name: str, job: Callable[[], object]) -> None:
-        """A job that is code, such as roll-ups: runs every `seconds` in a thread, never twice at once."""
+    def every(self, seconds: float, name: str, job: Callable[[], object], *, prompt: bool = False) -> None:
+        """A job that is code, such as roll-ups: runs every `seconds` in a thread, never twice at once. `prompt`: it is
+        short and must not wait for a thread that a long one has."""
         if self._scheduler is None:
             raise RuntimeError("start() first")
-        self._scheduler.add_job(job, IntervalTrigger(seconds=seconds), id=f"code:{name}", replace_existing=True)
+        self._scheduler.add_job(
+            job,
+            IntervalTrigger(seconds=seconds),
+            id=f"code:{name}",
+            replace_existing=True,
+            executor="prompt" if prompt else "default",
+        )
 
     def alive(self, *, within_seconds: float = 60.0) -> bool:
         """Whether the scheduler's heartbeat is recent."""

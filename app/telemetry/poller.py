@@ -114,7 +114,7 @@ class Poller:
                     self._start_polls(list(self._seats.all) if due else changed)
                 except Exception:
                     log.exception("telemetry.tick_failed")
-                await _first(max(0.05, self._next_tick - self._loop.time()), stop.wait(), self._wake.wait())
+                await _first(max(0.05, self._next_tick - self._loop.time()), stop.wait, self._wake.wait)
         finally:
             await self._stop_polls()
             writing.cancel()
@@ -385,9 +385,9 @@ def _drain(queue: asyncio.Queue[Polled]) -> list[Polled]:
     return found
 
 
-async def _first(seconds: float, *waits: Coroutine[Any, Any, Any]) -> None:
+async def _first(seconds: float, *waits: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Returns when one of these is done, or after `seconds`."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    tasks = [asyncio.create_task(wait()) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -60,7 +60,7 @@ _NOT_ASKED = "not asked: the engine answered nothing"
 async def poll_engine(client: VLLMClient, previous: EngineReading | None = None) -> EngineReading:
     """Poll once; never raises for trouble with the target."""
     began = time.perf_counter()
-    health, metrics = await asyncio.gather(_try(client.health()), _try(client.metrics()))
+    health, metrics = await asyncio.gather(_try(client.health), _try(client.metrics))
     up = health.answered or metrics.answered
     reset_available: bool | None = None
     if previous is not None and _same_process(previous, metrics.value):
@@ -70,7 +70,7 @@ async def poll_engine(client: VLLMClient, previous: EngineReading | None = None)
         reset_available = previous.reset_available
     elif up:
         version, listed, info = await asyncio.gather(
-            _try(client.version()), _try(client.models()), _try(client.server_info())
+            _try(client.version), _try(client.models), _try(client.server_info)
         )
         models = _Part(None if listed.value is None else tuple(listed.value), listed.reason, listed.kind)
         if info.value is None and info.reason is None:
@@ -116,9 +116,10 @@ class _Part(Generic[T]):
     answered: bool = True
 
 
-async def _try(call: Awaitable[T]) -> _Part[T]:
+async def _try(call: Callable[[], Awaitable[T]]) -> _Part[T]:
+    """The call is made here: a poll that is cancelled before its turn leaves no coroutine behind."""
     try:
-        return _Part(await call, None)
+        return _Part(await call(), None)
     except TargetError as error:
         answered = error.http_status is not None
         return _Part(None, error.detail, error.kind, answered)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -169,3 +170,16 @@ def test_a_schedule_that_belongs_to_a_policy_is_not_deleted_behind_its_back(harn
     schedule = harness.service.list_schedules(page_size=10, page_token=None).items[0]
     with pytest.raises(Conflict, match="belongs to a policy"):
         harness.service.delete(int(schedule.id), actor="user:a")
+
+
+def test_a_prompt_job_waits_for_none_of_the_long_ones(harness: Harness) -> None:
+    ended, came = threading.Event(), threading.Event()
+    harness.service.start()
+    try:
+        for number in range(8):  # twice as many as there are threads
+            harness.service.every(0.05, f"long-{number}", lambda: ended.wait(30))
+        harness.service.every(0.05, "prompt", came.set, prompt=True)
+        assert came.wait(20)
+    finally:
+        ended.set()
+        harness.service.stop()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import warnings
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -221,3 +224,17 @@ async def test_an_engine_driven_server(text: str) -> None:
     (layout,) = reading.layouts().values()
     assert layout.serde == "none"
     assert not layout.proves_current
+
+
+async def test_a_poll_cancelled_before_its_calls_began_leaves_no_coroutine_behind() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        async with captured_server() as server, LMCacheClient(server.url) as client:
+            polling = asyncio.create_task(poll_server(client))
+            await asyncio.sleep(0)  # its calls are tasks now, none of which had its turn
+            polling.cancel()
+            with suppress(asyncio.CancelledError):
+                await polling
+        gc.collect()
+    assert [str(w.message) for w in caught if "never awaited" in str(w.message)] == []
+    assert server.seen == []
