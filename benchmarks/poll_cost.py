@@ -18,9 +18,9 @@ import time
 from collections.abc import Awaitable, Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import httpx
+from fleet_targets import CAPTURES, ENGINE, JSON, SERVER
 
 from app.lmcache.client import LMCacheClient, poll_server
 from app.lmcache.metrics import parse_metrics, server_metrics
@@ -28,26 +28,7 @@ from app.lmcache.status import parse_status
 from app.vllm.client import VLLMClient, poll_engine
 from app.vllm.metrics import engine_metrics
 
-CAPTURES = Path(__file__).parents[1] / "tests" / "fixtures" / "captures"
 BUDGET_MS = 10.0
-TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
-
-SERVER = {
-    "/healthcheck": (JSON, "server-with-engine/healthcheck.json"),
-    "/status": (JSON, "server-with-engine/after-traffic.status.json"),
-    "/metrics": (TEXT, "server-with-engine/after-traffic.metrics.txt"),
-    "/config": (JSON, "server-with-engine/after-traffic.config.json"),
-    "/config/adapters": (JSON, "server-with-engine/config_adapters.json"),
-    "/version": (JSON, "server-with-engine/version.txt"),
-}
-ENGINE = {
-    "/health": (TEXT, ""),
-    "/metrics": (TEXT, "engine/with-lmcache.metrics.txt"),
-    "/version": (JSON, "engine/with-lmcache.version.json"),
-    "/v1/models": (JSON, "engine/with-lmcache.v1_models.json"),
-    "/server_info": (JSON, "engine/with-lmcache.server_info.config_json.json"),
-}
 
 
 def serve(routes: dict[str, tuple[str, str]], ready: Connection) -> None:

@@ -11,7 +11,6 @@ from app.shapes import ApiModel, InputModel
 
 AlertState = Literal["pending", "firing", "acknowledged", "resolved"]
 TargetKind = Literal["server", "engine", "store"]
-FactState = Literal["ok", "bad", "quiet", "unknown"]
 NotifierKind = Literal["apprise", "webhook"]
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=120, strip_whitespace=True)]
@@ -358,64 +357,6 @@ class NotificationView(ApiModel):
     last_error: str | None
     created_at: str
     finished_at: str | None
-
-
-# ---- derived facts ----
-
-
-class RuleVerdictView(ApiModel):
-    """What one rule says of a fact now: true, false or null (cannot be said)."""
-
-    rule: str
-    holds: bool | None
-    sentence: str
-
-
-class FactView(ApiModel):
-    """One derived fact, with the numbers it rests on. state: ok, bad (a rule holds), quiet or unknown (with reason)."""
-
-    fact: str
-    target_kind: SubjectKind
-    target_id: str | None
-    target_name: str
-    part: str
-    state: FactState
-    reason: str | None
-    numbers: dict[str, float | None]
-    words: dict[str, str]
-    verdicts: list[RuleVerdictView]
-
-
-class FactsView(ApiModel):
-    """One page of derived facts, as of the last evaluation."""
-
-    evaluated_at: str | None
-    items: list[FactView]
-    next_page_token: str | None = None
-
-
-class PartRateView(ApiModel):
-    """The hit rate of one model, salt or engine. `value` is null without requests (or where it is not known)."""
-
-    by: Literal["model", "salt", "engine"]
-    name: str
-    value: float | None
-    requested_tokens: int | None
-    hit_tokens: int | None
-    l1_tokens: int | None
-    l2_tokens: int | None
-
-
-class HitRatesView(ApiModel):
-    """Hit rates of a server over the last quarter of an hour, in whole and in parts. Where a server has one model only
-    (or one salt), the whole says it."""
-
-    server_id: str
-    window_seconds: float | None
-    reason: str | None
-    value: float | None
-    requested_tokens: int | None
-    parts: list[PartRateView]
 
 
 AlertDetail.model_rebuild()

@@ -13,6 +13,7 @@ from sqlalchemy import delete, func, or_, select
 
 from app.alerts import evaluation
 from app.alerts.delivery import Sender
+from app.alerts.fact_schemas import FactsView, HitRatesView, PartRateView
 from app.alerts.facts.derive import derive
 from app.alerts.facts.hit_rate import hit_rate, part_rates
 from app.alerts.gather import Gatherer
@@ -25,9 +26,6 @@ from app.alerts.schemas import (
     AlertCounts,
     AlertDetail,
     AlertView,
-    FactsView,
-    HitRatesView,
-    PartRateView,
 )
 from app.alerts.service_notifiers import Notifiers, message_view
 from app.alerts.service_quiet import Quietness

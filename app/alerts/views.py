@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.alerts.catalogue import RULES
+from app.alerts.fact_schemas import FactState, FactView, RuleVerdictView
 from app.alerts.model import Fact, Subject
 from app.alerts.plan import Condition
 from app.alerts.runbooks import runbook_of
-from app.alerts.schemas import AlertChangeView, AlertView, FactState, FactView, RuleVerdictView
+from app.alerts.schemas import (
+    AlertChangeView,
+    AlertView,
+)
 from app.alerts.tables import Alert, AlertChange
 from app.clock import iso
 

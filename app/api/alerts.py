@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
+from app.alerts.fact_schemas import FactState, FactsView, HitRatesView
 from app.alerts.model import Severity, SubjectKind
 from app.alerts.schemas import (
     AcknowledgeInput,
@@ -13,9 +14,6 @@ from app.alerts.schemas import (
     AlertDetail,
     AlertState,
     AlertView,
-    FactState,
-    FactsView,
-    HitRatesView,
     NotificationView,
     NotifierInput,
     NotifierPatch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from dataclasses import dataclass
 
@@ -10,13 +9,14 @@ import structlog
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 from sqlalchemy import Update, delete, func, or_, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
 from app.auth.schemas import RANK, NewTokenView, SessionView, TokenInput, TokenView, UserInput, UserPatch, UserView
 from app.auth.tables import ApiToken, LoginFailure, User, UserSession
-from app.clock import Clock, iso
+from app.auth.views import digest, session_view, token_view, unique, user_view
+from app.clock import Clock
 from app.database import Database
 from app.errors import Conflict, InvalidInput, NotFound, NotSignedIn, TooManyRequests
 from app.settings import Settings
@@ -123,13 +123,13 @@ class AuthService:
                 delete(UserSession).where(
                     or_(
                         UserSession.created_at < now - self._settings.session_absolute_seconds,
-                        UserSession.token_hash == _digest(replaces or ""),
+                        UserSession.token_hash == digest(replaces or ""),
                     )
                 )
             )
             session.add(
                 UserSession(
-                    token_hash=_digest(token), user_id=user.id, created_at=now, last_seen_at=now, address=address
+                    token_hash=digest(token), user_id=user.id, created_at=now, last_seen_at=now, address=address
                 )
             )
             session.execute(delete(LoginFailure).where(LoginFailure.username == username))
@@ -151,7 +151,7 @@ class AuthService:
     def sign_out(self, token: str) -> None:
         """Ends the session; unknown tokens are ignored."""
         with self._db.write() as session:
-            row = session.get(UserSession, _digest(token))
+            row = session.get(UserSession, digest(token))
             if row is None:
                 return
             user = self._user(session, row.user_id)
@@ -178,7 +178,7 @@ class AuthService:
                 )
                 .order_by(UserSession.created_at.desc())
             )
-            return Page(items=[_session_view(row) for row in rows], next_page_token=None)
+            return Page(items=[session_view(row) for row in rows], next_page_token=None)
 
     def end_sessions(self, user_id: int, *, actor: str) -> None:
         """Signs the user out everywhere, at once."""
@@ -214,12 +214,12 @@ class AuthService:
         active: somebody does something. What a page asks by itself does not put off the idle end.
         """
         now = self._clock()
-        digest = _digest(token)
+        hashed = digest(token)
         with self._db.read() as session:
             found = session.execute(
                 select(UserSession, User)
                 .join(User, User.id == UserSession.user_id)
-                .where(UserSession.token_hash == digest)
+                .where(UserSession.token_hash == hashed)
             ).one_or_none()
         if found is None:
             return None
@@ -232,7 +232,7 @@ class AuthService:
         if expired or user.disabled:
             return None
         if active and now - row.last_seen_at > TOUCH_SECONDS:
-            self._note(update(UserSession).where(UserSession.token_hash == digest).values(last_seen_at=now))
+            self._note(update(UserSession).where(UserSession.token_hash == hashed).values(last_seen_at=now))
         return Principal(user.username, user.role, "user", address)
 
     def _note(self, statement: Update) -> None:
@@ -249,7 +249,7 @@ class AuthService:
         """Who this bearer token is, or None when it is unknown or expired."""
         now = self._clock()
         with self._db.read() as session:
-            row = session.scalar(select(ApiToken).where(ApiToken.token_hash == _digest(token)))
+            row = session.scalar(select(ApiToken).where(ApiToken.token_hash == digest(token)))
         if row is None or (row.expires_at is not None and row.expires_at <= now):
             return None
         if row.last_used_at is None or now - row.last_used_at > TOUCH_SECONDS:
@@ -262,13 +262,13 @@ class AuthService:
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
         row = ApiToken(
             name=body.name,
-            token_hash=_digest(secret),
+            token_hash=digest(secret),
             role=body.role,
             created_at=now,
             created_by=actor,
             expires_at=None if body.expires_in_days is None else now + body.expires_in_days * 86400,
         )
-        with _unique("name", body.name, "token"), self._db.write() as session:
+        with unique("name", body.name, "token"), self._db.write() as session:
             session.add(row)
             session.flush()
             self._audit.record(
@@ -279,12 +279,12 @@ class AuthService:
                 target_id=row.id,
                 detail={"name": body.name, "role": body.role},
             )
-        return NewTokenView(**_token_view(row).model_dump(), token=secret)
+        return NewTokenView(**token_view(row).model_dump(), token=secret)
 
     def list_tokens(self) -> Page[TokenView]:
         with self._db.read() as session:
             rows = session.scalars(select(ApiToken).order_by(ApiToken.name))
-            return Page(items=[_token_view(row) for row in rows], next_page_token=None)
+            return Page(items=[token_view(row) for row in rows], next_page_token=None)
 
     def delete_token(self, token_id: int, *, actor: str) -> None:
         """Revokes it at once."""
@@ -307,7 +307,7 @@ class AuthService:
     def create_user(self, body: UserInput, *, actor: str) -> UserView:
         hashed = self._hasher.hash(body.password)
         row = User(username=body.username, password_hash=hashed, role=body.role, created_at=self._clock())
-        with _unique("username", body.username, "user"), self._db.write() as session:
+        with unique("username", body.username, "user"), self._db.write() as session:
             session.add(row)
             session.flush()
             self._audit.record(
@@ -318,16 +318,16 @@ class AuthService:
                 target_id=row.id,
                 detail={"username": body.username, "role": body.role},
             )
-        return _user_view(row)
+        return user_view(row)
 
     def list_users(self) -> Page[UserView]:
         with self._db.read() as session:
             rows = session.scalars(select(User).order_by(User.username))
-            return Page(items=[_user_view(row) for row in rows], next_page_token=None)
+            return Page(items=[user_view(row) for row in rows], next_page_token=None)
 
     def get_user(self, user_id: int) -> UserView:
         with self._db.read() as session:
-            return _user_view(self._user(session, user_id))
+            return user_view(self._user(session, user_id))
 
     def update_user(self, user_id: int, body: UserPatch, *, actor: str) -> UserView:
         """Changes what is given. A new password, role or a disabling ends the user's sessions."""
@@ -353,7 +353,7 @@ class AuthService:
                 detail=body.model_dump(exclude_none=True),
             )
             session.flush()
-            return _user_view(row)
+            return user_view(row)
 
     def delete_user(self, user_id: int, *, actor: str) -> None:
         with self._db.write() as session:
@@ -384,49 +384,3 @@ class AuthService:
         )
         if not others:
             raise Conflict("this is the last admin; make another admin first")
-
-
-class _unique:
-    """Turns a violated unique constraint into a Conflict that names the field."""
-
-    def __init__(self, field: str, value: str, kind: str) -> None:
-        self._message = f"{field}: another {kind} is already called {value!r}; choose another name"
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, IntegrityError):
-            raise Conflict(self._message) from error
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _user_view(row: User) -> UserView:
-    return UserView(
-        id=str(row.id),
-        username=row.username,
-        role=row.role,
-        disabled=row.disabled,
-        created_at=iso(row.created_at) or "",
-    )
-
-
-def _session_view(row: UserSession) -> SessionView:
-    return SessionView(
-        created_at=iso(row.created_at) or "", last_seen_at=iso(row.last_seen_at) or "", address=row.address
-    )
-
-
-def _token_view(row: ApiToken) -> TokenView:
-    return TokenView(
-        id=str(row.id),
-        name=row.name,
-        role=row.role,
-        created_at=iso(row.created_at) or "",
-        created_by=row.created_by,
-        last_used_at=iso(row.last_used_at),
-        expires_at=iso(row.expires_at),
-    )

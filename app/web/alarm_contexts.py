@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from app.alerts.fact_schemas import FactsView
 from app.alerts.schemas import (
     AlertCounts,
     AlertDetail,
     AlertView,
-    FactsView,
     NotificationView,
     NotifierView,
     RuleView,

@@ -16,7 +16,10 @@ from typing import Any
 import app.alerts.tables
 import app.schema
 from app.alerts.delivery import Sender
-from app.alerts.schemas import AlertView, FactView
+from app.alerts.fact_schemas import FactView
+from app.alerts.schemas import (
+    AlertView,
+)
 from app.alerts.service import AlertsService
 from app.audit.service import AuditService
 from app.database import Database
