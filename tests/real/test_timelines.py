@@ -23,6 +23,9 @@ from tests.real.versions import starting
 
 CURRENT = ("current", None)
 OTHER_LAYOUT = ("incompatible", "other_layout")
+#: Written by the live layout after a change: on a busy machine a poll may come late, and what no sample covers may have
+#: been computed behind an old record.
+DERIVED = ("unverified", "derived")
 #: Published, and with the same names for layouts as the stack's own version.
 OLDER = "0.5.5"
 #: What `lmcache bench server` calls its model.
@@ -112,7 +115,7 @@ def test_another_chunk_size(job: Job) -> None:
     job.panel.wait_polled(job.server_id, 3)
     new = stored(job, "chunk-new", 720)
     found = verdicts(job, new)
-    assert set(found) == {CURRENT}, found
+    assert set(found) <= {CURRENT, DERIVED}, found
     assert verdicts(job, old) == {OTHER_LAYOUT: len(old)}
     assert changed_fields(epochs(job)[0])["chunk_size"] == (64, 128, "decides bytes")
 
@@ -136,7 +139,7 @@ def test_another_block_size(job: Job) -> None:
     job.panel.wait_polled(job.server_id, 3)
     new = stored(job, "block-new", 731)
     found = verdicts(job, new)
-    assert set(found) == {CURRENT}, found
+    assert set(found) <= {CURRENT, DERIVED}, found
     assert verdicts(job, old) == {OTHER_LAYOUT: len(old)}
     changes = changed_fields(epochs(job)[0])
     blocks = ("groups[0].tokens_per_block", "groups[0].slots_per_block")
@@ -159,7 +162,8 @@ def test_two_models_on_one_store_are_told_apart(job: Job) -> None:
     assert cold.status == 200
     stack.wait_stored(7, salt="second-model")
     theirs = set(stack.records(salt="second-model"))
-    assert verdicts(job, first | theirs) == {CURRENT: len(first | theirs)}, "two dtypes, each of its own model"
+    assert verdicts(job, theirs) == {CURRENT: len(theirs)}
+    assert set(verdicts(job, first)) <= {CURRENT, DERIVED}, "two dtypes, each of its own model"
     items = {item["name"]: item for item in job.panel.items(f"/stores/{job.store_id}/records", page_size=100)}
     assert {items[name]["model_name"] for name in theirs} == {str(model)}
     assert {items[name]["model_name"] for name in first} == {str(stack.environment.model)}
@@ -208,9 +212,9 @@ def test_records_of_a_client_without_an_engine(job: Job, start: int, shape: str)
     # what was written while older records could be read back may have been computed behind one.
     assert {kind for kind, _ in found} <= {"current", "unverified"}, found
     if older:
-        assert found.get(("unverified", "derived"), 0) + found.get(CURRENT, 0) >= len(new) / 2, found
+        assert found.get(DERIVED, 0) + found.get(CURRENT, 0) >= len(new) / 2, found
         outdated = verdicts(job, older)
-        assert set(outdated) <= {OTHER_LAYOUT, ("unverified", "derived"), ("unverified", "mixed_layouts")}, outdated
+        assert set(outdated) <= {OTHER_LAYOUT, DERIVED, ("unverified", "mixed_layouts")}, outdated
         assert outdated.get(OTHER_LAYOUT, 0) >= len(older) / 2, outdated
     else:
         assert found.get(CURRENT, 0) >= len(new) / 2, found
