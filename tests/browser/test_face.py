@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -162,6 +164,20 @@ def test_charts_come_in_the_room_that_was_kept_for_them(page: Page) -> None:
     assert page.locator(".chart .uplot").count() == 4
     renewed(page)
     assert page.locator(".chart .uplot").count() == 4
+
+
+def test_a_chart_of_a_gauge_shows_the_extremes_of_each_bucket(page: Page) -> None:
+    page.goto("/p/server")
+    chart = page.locator('.chart[data-title="L1 used"]')
+    other = page.locator('.chart[data-title="Hit rate"]')
+    expect(chart.locator(".uplot")).to_be_visible()
+    expect(other.locator(".uplot")).to_be_visible()
+    # Two hidden edges beside the line: the band between them is drawn, and the read-out names it.
+    assert chart.locator(".u-series.edge").count() == 2
+    assert other.locator(".u-series.edge").count() == 0
+    chart.locator(".u-over").hover()
+    expect(chart.locator(".u-value").nth(1)).to_contain_text(re.compile(r"GiB \(.* to .*GiB\)"))
+    expect(chart.locator(".u-series.edge").first).to_be_hidden()
 
 
 def test_a_typed_confirmation_holds_the_button(page: Page) -> None:

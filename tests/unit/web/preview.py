@@ -53,7 +53,14 @@ def preview_app() -> Starlette:
             (iso(samples.NOW - 30 * (len(values) - i)), None if v is None else v * scale) for i, v in enumerate(values)
         ]
         unit = {"l1_used_bytes": "bytes", "up": "bool"}.get(metric, "ratio")
-        return JSONResponse({"metric": metric, "unit": unit, "points": points})
+        extremes = {}
+        if metric == "l1_used_bytes":  # a gauge tells the lowest and highest of each bucket
+            known = [value for _, value in points]
+            extremes = {
+                "lowest": [None if v is None else v * 0.9 for v in known],
+                "highest": [None if v is None else v * 1.1 for v in known],
+            }
+        return JSONResponse({"metric": metric, "unit": unit, "points": points, **extremes})
 
     return Starlette(
         routes=[
