@@ -31,15 +31,23 @@ router = APIRouter(tags=["targets"])
 SearchQuery = Annotated[str | None, Query(max_length=200, description="part of the name or address")]
 HealthQuery = Annotated[HealthState | None, Query(description="only targets in this state")]
 ServerQuery = Annotated[str | None, Query(max_length=40, description="only those of this server")]
+LabelQuery = Annotated[str | None, Query(max_length=300, description="only those with this label, as KEY=VALUE")]
 IfMatch = Annotated[str | None, Header(description="ETag of the target as it was read; 409 when it has changed")]
 
 
 @router.get("/servers", responses=READ)
 def list_servers(
-    services: ServicesDep, principal: Viewer, paging: PageQuery, q: SearchQuery = None, health: HealthQuery = None
+    services: ServicesDep,
+    principal: Viewer,
+    paging: PageQuery,
+    q: SearchQuery = None,
+    health: HealthQuery = None,
+    label: LabelQuery = None,
 ) -> Page[ServerView]:
     """Cache servers by name, each as its last poll left it, with that poll's age."""
-    return services.fleet.list_servers(page_size=paging.page_size, page_token=paging.page_token, q=q, health=health)
+    return services.fleet.list_servers(
+        page_size=paging.page_size, page_token=paging.page_token, q=q, health=health, label=label
+    )
 
 
 @router.post("/servers", status_code=201, responses=BODY)
@@ -86,12 +94,14 @@ def list_engines(
     q: SearchQuery = None,
     health: HealthQuery = None,
     server_id: ServerQuery = None,
+    label: LabelQuery = None,
 ) -> Page[EngineView]:
     """Engines by name, each as its last poll left it, with that poll's age."""
     return services.fleet.list_engines(
         page_size=paging.page_size,
         page_token=paging.page_token,
         q=q,
+        label=label,
         health=health,
         server_id=None if server_id is None else parse_id("server", server_id),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -208,6 +209,22 @@ def named_page(
     more = len(rows) > page_size
     rows = rows[:page_size]
     return rows, encode_cursor(list_name, [rows[-1].name]) if more else None
+
+
+def labelled(table: type[Any], label: str) -> Any:
+    """The condition that a target has this label. Raises InvalidInput naming ``label``."""
+    key, equals, value = label.partition("=")
+    if not equals or not key:
+        raise InvalidInput.field("label", f"{label[:80]!r} is not KEY=VALUE")
+    return table.labels[key].as_string() == value
+
+
+def labels_in_use(session: Session, table: type[Any]) -> list[tuple[str, int]]:
+    """Labels as KEY=VALUE, by name, with how many targets have each."""
+    found = Counter(
+        f"{key}={value}" for labels in session.scalars(select(table.labels)) for key, value in labels.items()
+    )
+    return sorted(found.items())
 
 
 def shown(body: Mapping[str, Any]) -> dict[str, Any]:

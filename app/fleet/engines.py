@@ -15,6 +15,7 @@ from app.fleet.context import (
     FleetContext,
     check_revision,
     integrity_conflict,
+    labelled,
     named_page,
     reference,
     refuse_same_address,
@@ -89,16 +90,25 @@ class Engines:
         return self._views([row])[0]
 
     def page(
-        self, *, page_size: int, page_token: str | None, q: str | None, health: str | None, server_id: int | None
+        self,
+        *,
+        page_size: int,
+        page_token: str | None,
+        q: str | None,
+        health: str | None,
+        server_id: int | None,
+        label: str | None = None,
     ) -> Page[EngineView]:
         conditions = [Engine.health_state == health] if health else []
+        if label:
+            conditions.append(labelled(Engine, label))
         if server_id is not None:
             conditions.append(Engine.server_id == server_id)
         with self._context.db.read() as session:
             rows, token = named_page(
                 session,
                 Engine,
-                f"engines|{q}|{health}|{server_id}",
+                f"engines|{q}|{health}|{server_id}|{label}",
                 page_size=page_size,
                 page_token=page_token,
                 q=q,

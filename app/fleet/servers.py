@@ -15,6 +15,7 @@ from app.fleet.context import (
     FleetContext,
     check_revision,
     integrity_conflict,
+    labelled,
     named_page,
     refuse_same_address,
     refuse_taken,
@@ -82,13 +83,17 @@ class Servers:
             row: Server = row_of(session, Server, "server", server_id)
         return self._views([row])[0]
 
-    def page(self, *, page_size: int, page_token: str | None, q: str | None, health: str | None) -> Page[ServerView]:
+    def page(
+        self, *, page_size: int, page_token: str | None, q: str | None, health: str | None, label: str | None = None
+    ) -> Page[ServerView]:
         conditions = [Server.health_state == health] if health else []
+        if label:
+            conditions.append(labelled(Server, label))
         with self._context.db.read() as session:
             rows, token = named_page(
                 session,
                 Server,
-                f"servers|{q}|{health}",
+                f"servers|{q}|{health}|{label}",
                 page_size=page_size,
                 page_token=page_token,
                 q=q,

@@ -21,7 +21,16 @@ from app.errors import NotFound, TierkeeperError
 from app.fleet import probes
 from app.fleet.addresses import Resolver, parse_address, system_resolver
 from app.fleet.certificates import check_ca, tls_of
-from app.fleet.context import TABLES, ChangeHook, FleetContext, ForgetHook, MovedHook, Refresh, TargetKind
+from app.fleet.context import (
+    TABLES,
+    ChangeHook,
+    FleetContext,
+    ForgetHook,
+    MovedHook,
+    Refresh,
+    TargetKind,
+    labels_in_use,
+)
 from app.fleet.engines import Engines
 from app.fleet.live import LiveSource, NothingKnown
 from app.fleet.naming import check_headers, check_secret
@@ -107,10 +116,16 @@ class FleetService:
         return self._servers.get(server_id)
 
     def list_servers(
-        self, *, page_size: int, page_token: str | None, q: str | None = None, health: str | None = None
+        self,
+        *,
+        page_size: int,
+        page_token: str | None,
+        q: str | None = None,
+        health: str | None = None,
+        label: str | None = None,
     ) -> Page[ServerView]:
-        """By name. `q` is part of the name or URL, `health` one state."""
-        return self._servers.page(page_size=page_size, page_token=page_token, q=q, health=health)
+        """By name. `q` is part of the name or URL, `health` one state, `label` one label as KEY=VALUE."""
+        return self._servers.page(page_size=page_size, page_token=page_token, q=q, health=health, label=label)
 
     def patch_server(self, server_id: int, body: ServerPatch, *, actor: str, if_match: str | None = None) -> ServerView:
         """`if_match` is the revision the caller last read (Conflict when it is not the present one)."""
@@ -141,9 +156,17 @@ class FleetService:
         q: str | None = None,
         health: str | None = None,
         server_id: int | None = None,
+        label: str | None = None,
     ) -> Page[EngineView]:
-        """By name. `server_id`: only those linked to this server."""
-        return self._engines.page(page_size=page_size, page_token=page_token, q=q, health=health, server_id=server_id)
+        """By name. `server_id`: only those linked to this server; `label`: only those with it, as KEY=VALUE."""
+        return self._engines.page(
+            page_size=page_size, page_token=page_token, q=q, health=health, server_id=server_id, label=label
+        )
+
+    def labels(self, kind: TargetKind) -> list[tuple[str, int]]:
+        """The labels that targets of this kind have, as KEY=VALUE with how many have it: their groups."""
+        with self._db.read() as session:
+            return labels_in_use(session, TABLES[kind])
 
     def patch_engine(self, engine_id: int, body: EnginePatch, *, actor: str, if_match: str | None = None) -> EngineView:
         return self._engines.patch(engine_id, body, actor=actor, if_match=if_match)

@@ -111,6 +111,7 @@ class ServersPage(PageContext):
     state: TableState
     next_page_token: str | None
     store_names: Mapping[str, str]
+    labels: Sequence[tuple[str, int]] = ()  # KEY=VALUE, how many targets have it
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ class EnginesPage(PageContext):
     state: TableState
     next_page_token: str | None
     server_names: Mapping[str, str]
+    labels: Sequence[tuple[str, int]] = ()  # KEY=VALUE, how many targets have it
 
 
 @dataclass(frozen=True)

@@ -39,18 +39,20 @@ def _changes(services: Services, kind: str, ident: str) -> list[Event]:
 
 @router.get("/servers")
 def servers_page(frame: ViewerFrame, paging: PageQuery) -> Response:
-    state = TableState.parse(frame.request.query_params, names=("health", "q"))
+    state = TableState.parse(frame.request.query_params, names=("health", "q", "label"))
     page = frame.services.fleet.list_servers(
         page_size=state.page_size,
         page_token=paging.page_token,
         q=state.get("q") or None,
         health=_HEALTH.get(state.get("health")),
+        label=state.get("label") or None,
     )
     return frame.page(
         "servers.html",
         ServersPage,
         "servers",
         servers=page.items,
+        labels=frame.services.fleet.labels("server"),
         state=state,
         next_page_token=page.next_page_token,
         store_names={},
@@ -84,18 +86,20 @@ def server_page(frame: ViewerFrame, server_id: str) -> Response:
 
 @router.get("/engines")
 def engines_page(frame: ViewerFrame, paging: PageQuery) -> Response:
-    state = TableState.parse(frame.request.query_params, names=("health", "q"))
+    state = TableState.parse(frame.request.query_params, names=("health", "q", "label"))
     page = frame.services.fleet.list_engines(
         page_size=state.page_size,
         page_token=paging.page_token,
         q=state.get("q") or None,
         health=_HEALTH.get(state.get("health")),
+        label=state.get("label") or None,
     )
     return frame.page(
         "engines.html",
         EnginesPage,
         "engines",
         engines=page.items,
+        labels=frame.services.fleet.labels("engine"),
         state=state,
         next_page_token=page.next_page_token,
         server_names={},

@@ -206,3 +206,24 @@ class TestViews:
         for missing in ("back", "99", "-1", "../etc"):
             with pytest.raises(NotFound):
                 bench.fleet.find("server", missing)
+
+
+def test_labels_group_servers_and_filter_their_list(bench: Bench) -> None:
+    for number, labels in enumerate([{"zone": "b", "rack.kubernetes.io/row": "7"}, {"zone": "b"}, {"zone": "bb"}, {}]):
+        bench.fleet.create_server(
+            ServerCreate(url=f"http://10.0.0.{number}:8080", name=f"s{number}", labels=labels), actor="a"
+        )
+    assert bench.fleet.labels("server") == [("rack.kubernetes.io/row=7", 1), ("zone=b", 2), ("zone=bb", 1)]
+
+    def named(label: str) -> list[str]:
+        return [s.name for s in bench.fleet.list_servers(page_size=10, page_token=None, label=label).items]
+
+    assert named("zone=b") == ["s0", "s1"]
+    assert named("rack.kubernetes.io/row=7") == ["s0"]
+    assert named("zone=c") == []
+    first = bench.fleet.list_servers(page_size=1, page_token=None, label="zone=b")
+    assert first.next_page_token is not None
+    with pytest.raises(BadToken):
+        bench.fleet.list_servers(page_size=1, page_token=first.next_page_token, label="zone=bb")
+    with pytest.raises(InvalidInput, match="KEY=VALUE"):
+        bench.fleet.list_servers(page_size=1, page_token=None, label="zone")
