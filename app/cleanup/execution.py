@@ -81,7 +81,6 @@ class RunExecutor:
 
     def _execute(self, context: WorkContext, run: CleanupRun) -> None:
         plan = self._plan_of(context, run)
-        self._save(run.id, planned_records=plan.records, planned_bytes=plan.bytes)
         store = self._fleet.store_target(run.store_id)
         spec = spec_of(plan.body)
         tally = RunTally()
@@ -157,7 +156,7 @@ class RunExecutor:
                 detail = error.detail if isinstance(error, TierkeeperError) else type(error).__name__
                 self._end_plan(plan_id, FAILED, detail)
                 raise
-            self._end_plan(plan_id, SUCCEEDED, None)
+            self._end_plan(plan_id, SUCCEEDED, None, run.id)
         with self._db.read() as session:
             plan = session.get(Plan, plan_id)
         if plan is None:
@@ -191,11 +190,16 @@ class RunExecutor:
             session.execute(update(CleanupRun).where(CleanupRun.id == run.id).values(plan_id=plan.id))
             return plan.id
 
-    def _end_plan(self, plan_id: int, state: str, error: str | None) -> None:
+    def _end_plan(self, plan_id: int, state: str, error: str | None, run_id: int | None = None) -> None:
+        """Ends the making of a plan; its counts become those of the run at the same instant."""
         with self._db.write() as session:
             session.execute(
                 update(Plan).where(Plan.id == plan_id).values(state=state, error=error, finished_at=self._clock())
             )
+            plan = None if run_id is None else session.get(Plan, plan_id)
+            if plan is not None:
+                planned = {"planned_records": plan.records, "planned_bytes": plan.bytes}
+                session.execute(update(CleanupRun).where(CleanupRun.id == run_id).values(**planned))
 
     def _deps(
         self,

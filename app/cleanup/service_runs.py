@@ -59,6 +59,8 @@ class RunMethods(ServiceBase):
                 plan_id=plan_id,
                 trigger="housekeeping" if plan.origin == "housekeeping" else "hand",
             )
+            # Known from the first moment on: a run that is killed before it begins has reached none of them.
+            row.planned_records, row.planned_bytes = plan.records, plan.bytes
         self._runner.submit("cleanup", row.id)
         return self.get_run(row.id)
 
@@ -186,8 +188,7 @@ class RunMethods(ServiceBase):
         self, run_id: int, *, page_size: int, page_token: str | None, state: str | None = None
     ) -> Page[ItemView]:
         """What became of each record; `state` filters."""
-        with self._db.read() as session:
-            plan_id = self._run_row(session, run_id).plan_id
+        plan_id = self._finished_plan(run_id)
         return self._item_page(
             plan_id,
             list_name=f"run_records|{run_id}|{state}",
@@ -198,10 +199,16 @@ class RunMethods(ServiceBase):
 
     def export_run_records(self, run_id: int) -> Iterator[ItemView]:
         """All of them, streamed. Raises NotFound at once."""
-        with self._db.read() as session:
-            plan_id = self._run_row(session, run_id).plan_id
+        plan_id = self._finished_plan(run_id)
         chunks = read_chunks(self._db, plan_id) if plan_id is not None else iter(())
         return (item_view(chunk, row) for chunk in chunks for row in chunk.rows)
+
+    def _finished_plan(self, run_id: int) -> int | None:
+        """The plan of a run; None where the run ended while it was still planning, so that nothing was planned."""
+        with self._db.read() as session:
+            plan_id = self._run_row(session, run_id).plan_id
+            plan = None if plan_id is None else session.get(Plan, plan_id)
+            return plan_id if plan is not None and plan.state == SUCCEEDED else None
 
     def retire(self, now: float) -> int:
         """Forgets plans that were never run after a week, and the records of runs after the retention.
@@ -254,8 +261,7 @@ class RunMethods(ServiceBase):
         return row
 
     def _run_view(self, session: Session, row: CleanupRun) -> RunView:
-        plan = session.get(Plan, row.plan_id) if row.plan_id is not None else None
-        return run_view(row, store_name=self._store_name(session, row.store_id), plan=plan)
+        return run_view(row, store_name=self._store_name(session, row.store_id))
 
 
 def folder_name(now: float) -> str:

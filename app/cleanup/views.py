@@ -181,14 +181,12 @@ def item_view(chunk: Chunk, row: ItemRow) -> ItemView:
     )
 
 
-def run_view(row: CleanupRun, *, store_name: str, plan: Plan | None) -> RunView:
+def run_view(row: CleanupRun, *, store_name: str) -> RunView:
     """A run with what it planned, did and left."""
     measured = None
     if row.free_bytes_before is not None and row.free_bytes_after is not None:
         measured = row.free_bytes_after - row.free_bytes_before
     planned = Count(records=row.planned_records, bytes=row.planned_bytes)
-    if row.started_at is None and plan is not None:
-        planned = Count(records=plan.records, bytes=plan.bytes)
     done = row.removed_records + sum(row.skipped.values()) + row.failed_total
     return RunView(
         **work_fields(row),

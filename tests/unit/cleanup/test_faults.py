@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from app.cleanup import journal as journal_module
+from app.cleanup.execution import RunExecutor
 from tests.unit.cleanup.support import World, name_of
 
 #: `make chaos` sets it: the long form of the matrix.
@@ -198,6 +199,24 @@ def test_a_store_that_is_away_at_the_start_is_settled_by_the_next_run(tmp_path: 
     after = list(world.states(1).values())
     assert after.count("quarantined") > before.count("quarantined"), "the open intent was settled first"
     assert len(_quarantine(world)) == 300
+    world.db.dispose()
+
+
+@pytest.mark.parametrize("removal", ["quarantine", "delete"])
+def test_a_run_that_is_killed_before_it_begins_says_what_was_planned(tmp_path: Path, removal: str) -> None:
+    store = Store(tmp_path, 50, removal=removal)
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def begin(world: World) -> None:
+        RunExecutor._plan_of = die  # type: ignore[assignment, method-assign]  # of this child only
+        run_it(store)(world)
+
+    assert store.in_child(begin, point=None) == 0
+    world = store.check(deleted=removal == "delete")
+    run = world.service.get_run(1)
+    assert (run.state, run.planned.records, run.not_reached) == ("interrupted", 50, 50)
     world.db.dispose()
 
 
