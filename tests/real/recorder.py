@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 from tests.real.restarter import Quiet
 from tests.real.stack.clients import samples, total
 
+#: The window of the hit rate: what a process younger than this has counted is recent.
+YOUNG_SECONDS = 300.0
 _LOOKUP = "lmcache_mp_lookup_{}_tokens_total"
 
 
@@ -29,11 +31,16 @@ class Tape:
         return next((body for when, body in reversed(self.statuses) if when <= at), None)
 
     def hit_rates(self) -> list[tuple[float, float]]:
-        """(time, hit tokens / requested tokens since the scrape before), where any were requested; a new process has
-        counted from zero."""
+        """(time, hit tokens / requested tokens since the scrape before), where any were requested. A process has
+        counted from zero, so the first scrape of a young one tells all it ever counted.
+        """
         found = []
-        for (_, before), (at, after) in pairwise(self.metrics):
-            same = before.get("process_start_time_seconds") == after.get("process_start_time_seconds")
+        nothing: dict[str, float] = {}
+        for (_, before), (at, after) in pairwise([(0.0, nothing), *self.metrics]):
+            born = after.get("process_start_time_seconds")
+            if not before and (born is None or at - born > YOUNG_SECONDS):
+                continue
+            same = before.get("process_start_time_seconds") == born
             hit, requested = (
                 (total(after, name) or 0.0) - ((total(before, name) or 0.0) if same else 0.0)
                 for name in (_LOOKUP.format("hit"), _LOOKUP.format("requested"))
