@@ -11,10 +11,10 @@ from app.acceptance.tolerance import Tolerance
 def arm_findings(arm: ArmEvidence, tolerance: Tolerance | None) -> list[Finding]:
     """What one complete arm fails to show of its condition."""
     totals = arm.totals
-    if arm.name == "without_cache":
-        return []  # an engine without the connector: there is nothing to be shown but its answers
     if arm.answered == 0:
         return []  # all refused: the comparison says what that means
+    if arm.name == "without_cache":
+        return _base_line(arm, totals)
     if totals is None:
         return [
             Finding("no_token_evidence", "invalid", "nothing says how many tokens were cached", fixes.STATS, arm.name)
@@ -62,6 +62,20 @@ def _nothing_cached(arm: ArmEvidence, totals: Totals, why: str) -> list[Finding]
         text = f"{totals.local_tokens} tokens came from the GPU cache although {why}"
         found.append(Finding("not_cold", "invalid", text, fixes.SALT, arm.name))
     return found
+
+
+def _base_line(arm: ArmEvidence, totals: Totals | None) -> list[Finding]:
+    """The engine without the connector computed everything itself, by its requests or by its own counters."""
+    cached = None if totals is None else totals.external_tokens
+    if cached is None and arm.engine is not None:
+        cached = None if arm.engine.external_hits is None else round(arm.engine.external_hits)
+    if cached is None:
+        text = "nothing says that this engine computed the answers itself"
+        return [Finding("no_token_evidence", "invalid", text, fixes.STATS, arm.name)]
+    if cached:
+        text = f"{cached} tokens came from a cache, so this engine is no base line"
+        return [Finding("base_line_cached", "invalid", text, fixes.BASE_LINE, arm.name)]
+    return []
 
 
 def _warm(arm: ArmEvidence, totals: Totals) -> list[Finding]:

@@ -23,7 +23,7 @@ from app.acceptance.facts import Facts
 from app.acceptance.finding import CACHE_ARMS, Finding
 from app.acceptance.own_records import OwnRecords
 from app.acceptance.profiles import ProfileNumbers
-from app.acceptance.prompts import Prompt, salt
+from app.acceptance.prompts import Prompt, head_of, salt
 from app.acceptance.restarts import Restarts
 from app.acceptance.stack import Asked, RunStopped, Stack
 from app.acceptance.tolerance import Mode, Tolerance, fix_tolerance, noise_floor
@@ -229,12 +229,19 @@ class Conduct:
             text = f"the engine could not empty its prefix cache for {reset.waited_seconds:.0f} s: blocks are in use"
             raise RunStopped(Finding("reset_busy", "invalid", text, fixes.BUSY, arm))
 
+    def _check_l2(self, arm: str) -> None:
+        """What an arm is to read from disk has reached it."""
+        stored = self.seen.stored
+        if stored is None or stored.reached_l2 is True:
+            return
+        counted = stored.on_disk if stored.on_disk is not None else stored.completed_l2
+        told = "an unknown number" if counted is None else str(counted)
+        text = f"{told} of {stored.expected} records reached L2 within {stored.waited_seconds:.0f} s"
+        raise RunStopped(Finding("never_reached_l2", "invalid", text, fixes.NEVER_L2, arm))
+
     async def _external(self, name: str, prompts: Sequence[Prompt], probe: Prompt, reference: AnswerSet) -> None:
-        if name == "external_l2" and self.seen.stored is not None and self.seen.stored.reached_l2 is not True:
-            stored = self.seen.stored
-            counted = stored.on_disk if stored.on_disk is not None else stored.completed_l2
-            text = f"{counted} of {stored.expected} records reached L2 within {stored.waited_seconds:.0f} s"
-            raise RunStopped(Finding("never_reached_l2", "invalid", text, fixes.NEVER_L2, name))
+        if name == "external_l2":
+            self._check_l2(name)
         reset = await self._stack.reset()
         self._check_reset(reset, name)
         emptied = None
@@ -290,11 +297,11 @@ class Conduct:
     async def _mixed(self, prompts: Sequence[Prompt], probe: Prompt, reference: AnswerSet) -> None:
         """Heads from the GPU cache, the rest from the cache server."""
         fit = [
-            p for p in prompts if fits_mixed(self._length(p) or 0, self._chunk) and _head(p, self._chunk) is not None
+            p for p in prompts if fits_mixed(self._length(p) or 0, self._chunk) and head_of(p, self._chunk) is not None
         ]
         reset, _ = await self._emptied_l0(probe, "mixed")
         for prompt in fit:
-            head = _head(prompt, self._chunk)
+            head = head_of(prompt, self._chunk)
             assert head is not None
             await self._stack.ask(head, self._salt(prompt), stream=False)
         plan = ArmPlan(split=True, reset=reset, reference=await self._current(fit, reference))
@@ -331,11 +338,14 @@ class Conduct:
 
     async def _without_cache(self, prompts: Sequence[Prompt], reference: AnswerSet) -> None:
         assert self._second is not None
-        await self.asking.arm("without_cache", self._second, self._items(prompts), ArmPlan(reference=reference))
+        # These salts were never sent to it: whatever is cached there came from a cache that it should not have.
+        plan = ArmPlan(local_empty=True, reference=reference)
+        await self.asking.arm("without_cache", self._second, self._items(prompts), plan)
 
     async def _restarted_server(self, prompts: Sequence[Prompt], probe: Prompt, reference: AnswerSet) -> None:
         """The server is new, its L1 empty: what it supplies comes from the disk that the old one wrote."""
         assert self._restarts is not None
+        self._check_l2("restarted_server")  # else the restart would cost everybody their L1, for nothing
         await self._restarts.server(self._stack)
         reset, asked = await self._emptied_l0(probe, "restarted_server")
         reference = await self._current(prompts, reference)
@@ -384,13 +394,3 @@ class Conduct:
 
     def _length(self, prompt: Prompt) -> int | None:
         return self.asking.lengths.get(self._salt(prompt), prompt.tokens)
-
-
-def _head(prompt: Prompt, chunk_size: int) -> Prompt | None:
-    """The first half of a prompt, in whole chunks where its tokens are known; None where it cannot be cut."""
-    if prompt.token_ids is not None:
-        chunks = len(prompt.token_ids) // chunk_size // 2
-        return replace(prompt, token_ids=prompt.token_ids[: chunks * chunk_size], max_tokens=1) if chunks else None
-    if prompt.text is not None:
-        return replace(prompt, text=prompt.text[: len(prompt.text) // 2], max_tokens=1)
-    return None

@@ -3,10 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from app.acceptance.evidence import EngineCounters, SaltCounters, sum_counters
 from app.lmcache.metrics import ServerMetrics
 from app.vllm.metrics import EngineMetrics
+
+
+@dataclass
+class LoadSeen:
+    """The engine's load while a run goes on, read between the run's own requests: what is seen then is others'.
+
+    Requests; the highest of the readings. None until the engine told it once.
+    """
+
+    readings: int = 0
+    running: float | None = None
+    waiting: float | None = None
+
+    def note(self, running: float | None, waiting: float | None) -> None:
+        """One reading; one that tells nothing counts as none."""
+        if running is None and waiting is None:
+            return
+        self.readings += 1
+        self.running = _highest(self.running, running)
+        self.waiting = _highest(self.waiting, waiting)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the run's `evidence` object."""
+        return asdict(self)
+
+
+def _highest(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else max(a, b)
 
 
 def engine_counters_of(metrics: EngineMetrics) -> EngineCounters:

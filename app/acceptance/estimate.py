@@ -10,7 +10,7 @@ from app.acceptance.finding import CACHE_ARMS
 from app.acceptance.profiles import PROFILES, ProfileNumbers
 from app.acceptance.prompts import batched, plan_probe, plan_prompts, room_for_prompts, shared_at_least
 from app.acceptance.schemas import EstimateView
-from app.acceptance.workload import PlannedShape, workload
+from app.acceptance.workload import PlannedShape, asks, workload
 from app.fleet.schemas import EngineView, ServerView
 
 #: Characters of an own prompt taken as one token, where nobody has counted them yet.
@@ -39,14 +39,23 @@ def estimate(
     if engine.reset_available is False and any(a in CACHE_ARMS for a in arms):
         warnings.append("the engine's dev mode is off, so its GPU cache cannot be emptied: the run would end invalid")
     if engine.running or engine.waiting:
-        warnings.append(f"the engine serves {engine.running or 0} requests just now")
+        warnings.append(f"the engine serves {engine.running or 0} requests just now, and {engine.waiting or 0} wait")
+    warnings += [
+        f"no prompt is long enough for {arm.replace('_', ' ')}, so the run would end invalid: use longer prompts, or "
+        "leave it out"
+        for arm in arms
+        if shapes and not any(asks(arm, s, chunk) for s in shapes)
+    ]
+    seconds, told_by = _seconds(work.prompt_tokens, past_arms, engine)
     return EstimateView(
         arms=arms,
         prompts=len(shapes),
         requests=work.requests,
         compared=work.compared,
         prompt_tokens=work.prompt_tokens,
-        seconds=_seconds(work.prompt_tokens, past_arms),
+        seconds=seconds,
+        seconds_from=told_by,
+        deadline_seconds=frozen["deadline_seconds"],
         disturbs=_disturbs(arms, frozen),
         warnings=warnings,
     )
@@ -78,8 +87,10 @@ def _room(engine: EngineView, server: ServerView, chunk: int) -> int | None:
     )
 
 
-def _seconds(tokens: int, past_arms: Sequence[Mapping[str, Any]]) -> float | None:
-    """By the last pass: its time to first token for its tokens. None before there is one."""
+def _seconds(
+    tokens: int, past_arms: Sequence[Mapping[str, Any]], engine: EngineView
+) -> tuple[float | None, str | None]:
+    """(seconds, what they rest on): the times of the last run's tokens. None before there was one."""
     spent = 0.0
     counted = 0
     for arm in past_arms:
@@ -87,7 +98,9 @@ def _seconds(tokens: int, past_arms: Sequence[Mapping[str, Any]]) -> float | Non
         if mean is not None and arm.get("prompt_tokens"):
             spent += mean / 1000 * (arm.get("requests") or 0)
             counted += arm["prompt_tokens"]
-    return None if counted == 0 else spent / counted * tokens + 5.0
+    if counted == 0:
+        return None, None
+    return spent / counted * tokens + 5.0, f"the times of the last run of {engine.name}"
 
 
 def _disturbs(arms: Sequence[str], frozen: Mapping[str, Any]) -> list[str]:

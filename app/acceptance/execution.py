@@ -162,8 +162,13 @@ class Execution:
         tolerance = outcome.run.tolerance if outcome.run is not None else None
         cold = outcome.results.get("cold")
         cold_ttft = cold.ttft if cold is not None else {}
+        found = outcome.verdict.findings if with_verdict and outcome.verdict is not None else ()
+        failed = {f.arm for f in found if f.severity == "fail"}
         values: dict[str, Any] = {
-            "arms": [arm_view(r, cold_ttft, tolerance).model_dump() for r in outcome.results.values()],
+            "arms": [
+                arm_view(r, cold_ttft, tolerance, failed=r.name in failed).model_dump()
+                for r in outcome.results.values()
+            ],
             "comparisons": [
                 comparison_view(r.comparison, outcome.token_texts).model_dump()
                 for r in outcome.results.values()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from app.acceptance import fixes
@@ -12,32 +12,8 @@ from app.acceptance.tolerance import Mode
 from app.fleet.targets import EngineTarget, ServerTarget
 from app.lmcache.layouts import KVLayout, compare_layouts, merge_engine_facts, normalise_dtype
 from app.lmcache.polling import ServerReading
+from app.vllm.facts import checked_settings
 from app.vllm.polling import EngineReading
-
-#: Facts of the engine that may change what it computes or how fast: a pass is stale when one of them moved.
-CHECKED_SETTINGS: tuple[str, ...] = (
-    "dtype",
-    "kv_cache_dtype",
-    "quantization",
-    "revision",
-    "tokenizer",
-    "tokenizer_revision",
-    "block_size",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "mamba_cache_mode",
-    "max_num_batched_tokens",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "enforce_eager",
-    "speculative",
-    "attention_backend",
-    "batch_invariant",
-    "kv_connector",
-    "kv_role",
-    "connector_options",
-)
 
 
 @dataclass(frozen=True)
@@ -154,10 +130,15 @@ def read_facts(engine: EngineReading, server: ServerReading | None, *, base_path
     metrics = engine.metrics
     labels = metrics.cache_configs[0].labels if metrics is not None and metrics.cache_configs else {}
     status = server.status if server is not None else None
-    settings = {} if told is None else {k: v for k, v in asdict(told).items() if k in CHECKED_SETTINGS}
+    settings = {} if told is None else checked_settings(told)
     if told is None and metrics is not None:
         settings = {"kv_cache_dtype": metrics.cache_dtype, "block_size": metrics.block_size}
-    mamba = [told.mamba_cache_mode if told is not None else None, labels.get("mamba_block_size")]
+    # Any of the three says that the model keeps recurrent state beside attention; without dev mode only the labels do.
+    mamba = [
+        told.mamba_cache_mode if told is not None else None,
+        labels.get("mamba_block_size"),
+        labels.get("mamba_page_size_padded"),
+    ]
     return Facts(
         model=card.id if card is not None else "",
         model_root=card.root if card is not None else None,
@@ -249,7 +230,8 @@ def cannot_begin(
     if server.status.engines_registered == 0 and not server.status.context_ids:
         text = f"no engine is registered at the cache server {server_name}"
         found.append(Finding("engine_not_registered", "invalid", text, fixes.NOT_REGISTERED))
-    if "external_l2" in arms and facts.has_l2 is False:
+    needs_l2 = next((a for a in ("external_l2", "restarted_server") if a in arms), None)
+    if needs_l2 is not None and facts.has_l2 is False:
         text = f"the cache server {server_name} has no L2 adapter"
-        found.append(Finding("no_l2", "invalid", text, fixes.NO_L2, "external_l2"))
+        found.append(Finding("no_l2", "invalid", text, fixes.NO_L2, needs_l2))
     return found

@@ -24,6 +24,14 @@ SALT = (
 PREFIX_CACHING = (
     "Start the engine with --enable-prefix-caching, or give it more KV blocks: the prompts of one batch must fit."
 )
+BASE_LINE = (
+    "Choose a second engine that was started without a KV connector (no --kv-transfer-config), and has not been asked "
+    "these prompts by this run before."
+)
+UNFIT_MIXED = (
+    "Use the completions API (a chat message cannot be cut) and prompts of at least two chunks, or leave mixed out."
+)
+UNFIT_SHARED = "Use longer prompts and an engine whose tokenizer can be asked (/tokenize), or leave shared_prefix out."
 LONGER = "Use longer prompts: the cache works in whole chunks, see `lengths` and the server's chunk size."
 NOT_USED = (
     "Look at the engine's connector and the server's registered engines: after a fast server restart an engine goes on "

@@ -57,6 +57,7 @@ def facts_now(engine: EngineView, server: ServerView | None) -> dict[str, Any]:
         "layout_fingerprint": layout,
         "chunk_size": server.chunk_size if server is not None else None,
         "settings": {
+            **engine.facts.settings,
             "dtype": engine.facts.dtype,
             "kv_cache_dtype": engine.facts.kv_cache_dtype,
             "block_size": engine.facts.block_size,

@@ -17,6 +17,7 @@ from app.acceptance.prompts import (
     as_text,
     assemble,
     batches,
+    own_key,
     own_prompt,
     plan_probe,
     plan_prompts,
@@ -102,7 +103,7 @@ async def prepare(given: RunInput, stack: Stack, facts: Facts) -> Prepared:
 def _own(given: RunInput, chat: bool) -> list[Prompt]:
     return [
         own_prompt(
-            f"p{i + 1:02}",
+            own_key(i),
             own["prompt"],
             expected=own.get("expected"),
             scoring=own.get("score"),

@@ -94,10 +94,17 @@ PROFILES: dict[str, ProfileNumbers] = {
 
 
 def default_arms(
-    profile: str, *, second_engine: Literal["none", "same_server", "without_cache"] = "none", restart_hook: bool = False
+    profile: str,
+    *,
+    second_engine: Literal["none", "same_server", "without_cache"] = "none",
+    restart_hook: bool = False,
+    chat: bool = False,
 ) -> tuple[str, ...]:
-    """The arms of a profile, with those that the operator's second engine and restart hook make possible."""
-    arms = list(PROFILES[profile].arms)
+    """The arms of a profile, with those that the operator's second engine and restart hook make possible.
+
+    `chat`: a message cannot be cut, so there is no head of it that could be asked alone.
+    """
+    arms = [a for a in PROFILES[profile].arms if not (chat and a == "mixed")]
     if second_engine == "same_server":
         arms.append("cross_engine")
     elif second_engine == "without_cache":

@@ -221,6 +221,11 @@ def as_text(key: str, parts: PromptText, sizing: Sizing, tokens: int, max_tokens
     )
 
 
+def own_key(index: int) -> str:
+    """The key of the operator's `index`-th prompt."""
+    return f"p{index + 1:02}"
+
+
 def own_prompt(
     key: str, text: str, *, expected: str | None, scoring: Scoring | None, max_tokens: int, chat: bool
 ) -> Prompt:
@@ -235,6 +240,16 @@ def _text_prompt(key: str, kind: str, text: str, max_tokens: int, *, chat: bool)
     if chat:
         return Prompt(key, kind, max_tokens, messages=({"role": "user", "content": text},))
     return Prompt(key, kind, max_tokens, text=text)
+
+
+def head_of(prompt: Prompt, chunk_size: int) -> Prompt | None:
+    """The first half of a prompt, in whole chunks where its tokens are known; None where it cannot be cut."""
+    if prompt.token_ids is not None:
+        chunks = len(prompt.token_ids) // chunk_size // 2
+        return replace(prompt, token_ids=prompt.token_ids[: chunks * chunk_size], max_tokens=1) if chunks else None
+    if prompt.text is not None:
+        return replace(prompt, text=prompt.text[: len(prompt.text) // 2], max_tokens=1)
+    return None
 
 
 def with_nonce(prompt: Prompt, nonce: str, nonce_ids: Sequence[int]) -> Prompt:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from app.acceptance.schemas import AcceptanceRunView, ArmView, CandidateView, ComparisonView, DivergenceView, PairView
+from app.acceptance.told import evidence_lines, score_pairs
 from app.print_forms import as_html as _e
 from app.print_forms import page_head
 
@@ -34,7 +35,12 @@ def render_html(run: AcceptanceRunView, samples: Sequence[tuple[str, Sequence[fl
     parts.append(f'<h2>Arms</h2><div class="wide">{_arms(run.arms)}</div>')
     if samples:
         parts.append(f"<h2>Time to first token</h2>{ttft_chart(samples)}")
-    parts += [_comparison(c) for c in run.comparisons if c.divergences]
+    if run.comparisons:
+        parts.append(f'<h2>Answers</h2><div class="wide">{_answers(run.comparisons)}</div>')
+    parts += [_comparison(c, run.prompt_names) for c in run.comparisons if c.divergences]
+    if told := evidence_lines(run):
+        rows = "".join(f"<tr><td>{_e(what)}</td><td>{_e(text)}</td></tr>" for what, text in told)
+        parts.append(f'<h2>Evidence</h2><table class="words"><tbody>{rows}</tbody></table>')
     parts.append(_in_force(run))
     parts.append("</body></html>")
     return "\n".join(parts)
@@ -69,7 +75,7 @@ def _arm(arm: ArmView) -> str:
         str(arm.exact_matches),
         str(arm.near_ties),
         str(arm.flips + arm.refused),
-        "–" if drift is None else f"{drift:.3g} nat",
+        _nats(drift),
     ]
     return "<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
 
@@ -99,13 +105,34 @@ def ttft_chart(samples: Sequence[tuple[str, Sequence[float]]], *, width: int = 7
     return "".join(parts)
 
 
-def _comparison(comparison: ComparisonView) -> str:
-    pairs = "".join(_pair(p) for p in comparison.divergences)
+def _answers(comparisons: Sequence[ComparisonView]) -> str:
+    columns = "arm|against|same|near ties|differ|tokens|mean difference|largest|same first choice|scores"
+    head = "".join(f'<th scope="col">{h}</th>' for h in columns.split("|"))
+    rows = ""
+    for c in comparisons:
+        cells = (
+            _e(c.arm),
+            _e(c.reference),
+            f"{c.exact_matches} of {c.pairs}",
+            str(c.near_ties),
+            str(c.flips + c.drifts + c.refused),
+            _n(c.compared_tokens),
+            _nats(c.mean_abs_difference),
+            _nats(c.max_abs_difference),
+            "–" if c.top1_agreement is None else f"{c.top1_agreement:.1%}",
+            _e(score_pairs(c) or "no scored prompt"),
+        )
+        rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _comparison(comparison: ComparisonView, names: Mapping[str, str]) -> str:
+    pairs = "".join(_pair(p, names.get(p.prompt, "")) for p in comparison.divergences)
     more = f"<p>and {comparison.divergences_left_off} more</p>" if comparison.divergences_left_off else ""
     return f"<h2>{_e(comparison.arm)} against {_e(comparison.reference)}</h2>{pairs}{more}"
 
 
-def _pair(pair: PairView) -> str:
+def _pair(pair: PairView, name: str) -> str:
     texts = ""
     if pair.text_a is not None:
         same = _common(pair.text_a, pair.text_b or "")
@@ -114,7 +141,8 @@ def _pair(pair: PairView) -> str:
             f"<div>this arm<pre>{_marked(pair.text_b or '', same)}</pre></div></div>"
         )
     top = _top(pair.first_divergence) if pair.first_divergence else ""
-    return f"<p><strong>{_e(pair.prompt)}</strong> {_e(pair.outcome)}: {_e(pair.reason)}</p>{texts}{top}"
+    called = f"{pair.prompt} {name}".strip()
+    return f"<p><strong>{_e(called)}</strong> {_e(pair.outcome)}: {_e(pair.reason)}</p>{texts}{top}"
 
 
 def _common(a: str, b: str) -> int:
@@ -148,14 +176,12 @@ def _token(candidate: CandidateView) -> str:
 
 def _in_force(run: AcceptanceRunView) -> str:
     frozen = run.frozen
-    tolerance = run.evidence.get("tolerance") or {}
     rows = [
         ("model", frozen.get("model")),
         ("vLLM", frozen.get("engine_version")),
         ("LMCache", frozen.get("server_version")),
         ("KV layout", frozen.get("layout_fingerprint")),
         ("chunk size", frozen.get("chunk_size")),
-        ("tolerance", tolerance.get("smallest_fault")),
     ]
     body = "".join(f"<tr><td>{_e(k)}</td><td>{_e(str(v))}</td></tr>" for k, v in rows if v is not None)
     return f"<h2>In force</h2><table><tbody>{body}</tbody></table>"
@@ -163,6 +189,10 @@ def _in_force(run: AcceptanceRunView) -> str:
 
 def _n(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
+
+
+def _nats(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g} nat"
 
 
 def _ms(value: float | None) -> str:

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from app.acceptance.report_html import render_html
 from app.acceptance.schemas import AcceptanceRunView, ArmView, ComparisonView
+from app.acceptance.told import evidence_lines, score_pairs
 from app.print_forms import as_markdown as _md
 
 FORMS: Mapping[str, str] = {
@@ -136,9 +137,13 @@ def markdown(run: AcceptanceRunView) -> str:
     if run.reasons:
         lines += ["## Reasons", "", *(f"- {_md(r)}" for r in run.reasons), ""]
     lines += ["## Arms", "", *_arm_table(run.arms), ""]
+    if run.comparisons:
+        lines += ["## Answers", "", *_answer_table(run.comparisons), ""]
     for comparison in run.comparisons:
         if comparison.divergences:
-            lines += _divergences(comparison)
+            lines += _divergences(comparison, run.prompt_names)
+    if told := evidence_lines(run):
+        lines += ["## Evidence", "", *(f"- {what}: {_md(text)}" for what, text in told), ""]
     frozen = run.frozen
     lines += [
         "## In force",
@@ -148,9 +153,6 @@ def markdown(run: AcceptanceRunView) -> str:
         f"- KV layout {frozen.get('layout_fingerprint') or 'unknown'}, "
         f"chunk size {frozen.get('chunk_size') or 'unknown'}",
     ]
-    tolerance = run.evidence.get("tolerance")
-    if tolerance:
-        lines.append(f"- tolerance {tolerance['max_abs_nats']:.3g} nat: {tolerance['smallest_fault']}")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -168,10 +170,24 @@ def _arm_table(arms: Sequence[ArmView]) -> list[str]:
     return rows
 
 
-def _divergences(comparison: ComparisonView) -> list[str]:
+def _answer_table(comparisons: Sequence[ComparisonView]) -> list[str]:
+    head = "| arm | against | same | near ties | differ | tokens | mean difference | largest | same top-1 | scores |"
+    rows = [head, "|---|---|---:|---:|---:|---:|---:|---:|---:|---|"]
+    for c in comparisons:
+        agreement = "–" if c.top1_agreement is None else f"{c.top1_agreement:.1%}"
+        rows.append(
+            f"| {c.arm} | {_md(c.reference)} | {c.exact_matches} of {c.pairs} | {c.near_ties} "
+            f"| {c.flips + c.drifts + c.refused} | {c.compared_tokens} | {_nats(c.mean_abs_difference)} "
+            f"| {_nats(c.max_abs_difference)} | {agreement} | {score_pairs(c) or 'no scored prompt'} |"
+        )
+    return rows
+
+
+def _divergences(comparison: ComparisonView, names: Mapping[str, str]) -> list[str]:
     lines = [f"## {comparison.arm} against {_md(comparison.reference)}", ""]
     for pair in comparison.divergences:
-        lines.append(f"- `{pair.prompt}` {pair.outcome}: {_md(pair.reason)}")
+        called = f" ({_md(names[pair.prompt])})" if pair.prompt in names else ""
+        lines.append(f"- `{pair.prompt}`{called} {pair.outcome}: {_md(pair.reason)}")
         if pair.text_a is not None:
             lines.append(f"  - reference: {_code(pair.text_a)}")
             lines.append(f"  - this arm: {_code(pair.text_b or '')}")
@@ -182,6 +198,10 @@ def _divergences(comparison: ComparisonView) -> list[str]:
 
 def _number(value: int | None) -> str:
     return "?" if value is None else str(value)
+
+
+def _nats(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g} nat"
 
 
 def _ms(value: float | None) -> str:

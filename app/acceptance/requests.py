@@ -79,7 +79,10 @@ def _arms(request: AcceptanceRequest, engine: EngineTarget, second: EngineTarget
             request.profile,
             second_engine=cast("Any", kind),
             restart_hook=request.restart_hook_id is not None,
+            chat=request.api == "chat",
         )
+    if request.api == "chat" and "mixed" in request.arms:
+        raise InvalidInput.field("arms", "mixed needs the completions API: a chat message cannot be cut in two")
     for arm in request.arms:
         if arm in SECOND_ENGINE_ARMS and second is None:
             raise InvalidInput.field("second_engine_id", f"arm {arm} needs a second engine")

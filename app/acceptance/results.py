@@ -70,8 +70,10 @@ class Batch:
     tokens: Sequence[TokenEvidence]
 
 
-def arm_view(result: ArmResult, cold_ttft: Mapping[str, float], tolerance: Tolerance | None) -> ArmView:
-    """One row of the arms table."""
+def arm_view(
+    result: ArmResult, cold_ttft: Mapping[str, float], tolerance: Tolerance | None, *, failed: bool = False
+) -> ArmView:
+    """One row of the arms table. `failed`: the verdict found it wrong, by whatever this run's mode goes by."""
     evidence, comparison = result.evidence, result.comparison
     totals = evidence.totals
     milliseconds = summarise([s * 1000 for s in result.ttft.values()])
@@ -118,7 +120,7 @@ def arm_view(result: ArmResult, cold_ttft: Mapping[str, float], tolerance: Toler
         )
         if comparison
         else None,
-        passed=_passed(comparison, tolerance),
+        passed=False if failed and comparison is not None else _passed(comparison, tolerance),
     )
 
 

@@ -18,6 +18,7 @@ import structlog
 from app.acceptance import fixes
 from app.acceptance.arms import Asking
 from app.acceptance.conduct import Conduct
+from app.acceptance.counting import LoadSeen
 from app.acceptance.evidence import ArmEvidence
 from app.acceptance.facts import Facts, cannot_begin, default_mode, read_facts, same_layout
 from app.acceptance.finding import CACHE_ARMS, Finding
@@ -94,6 +95,7 @@ class Run:
         self._after: Facts | None = None
         self._problems: list[Finding] = []
         self._conduct: Conduct | None = None
+        self._load: LoadSeen | None = None
         self._prompts: list[Prompt] = []
         self._token_texts: dict[str, str] = {}
         self.outcome = Outcome()
@@ -139,6 +141,7 @@ class Run:
                     self._problems += problems[1:]
                     raise RunStopped(problems[0])
                 stack = self._stack(self._in.engine, vllm, lmcache, facts)
+                self._load = stack.load
                 await self._reset_once(stack)
                 second = await self._second_stack(clients, lmcache, facts)
             plan = replace(self._in.plan, mode=self._in.plan.mode or default_mode(facts))
@@ -330,15 +333,22 @@ class Run:
             "tolerance": run.tolerance.to_json() if run.tolerance is not None else None,
             "layout_before": run.layout_before,
             "layout_after": run.layout_after,
-            "load_after": None
-            if self._after is None
-            else {"running": self._after.running, "waiting": self._after.waiting},
+            "load": {
+                "before": _load_of(self._before),
+                "during": None if self._load is None else self._load.to_json(),
+                "after": _load_of(self._after),
+            },
             "salted": self._conduct.salted if self._conduct is not None else None,
         }
 
     def _frozen(self) -> dict[str, Any]:
         frozen = self._before.frozen() if self._before is not None else {}
         return {**frozen, "prompts": {p.key: p.digest for p in self._prompts}}
+
+
+def _load_of(facts: Facts | None) -> dict[str, float | None] | None:
+    """Requests the engine had at that moment."""
+    return None if facts is None else {"running": facts.running, "waiting": facts.waiting}
 
 
 class _Step:

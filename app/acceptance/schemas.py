@@ -264,6 +264,7 @@ class AcceptanceRunView(WorkView):
     comparisons: list[ComparisonView]
     evidence: dict[str, Any]
     request: dict[str, Any]
+    prompt_names: dict[str, str] = Field(default_factory=dict)  # own prompts by key, as their operator called them
     frozen: dict[str, Any]
     deadline_seconds: float
     duration_seconds: float | None
@@ -281,6 +282,8 @@ class EstimateView(ApiModel):
     compared: int
     prompt_tokens: int
     seconds: float | None
+    seconds_from: str | None = None  # what `seconds` rests on; null where nothing told it
+    deadline_seconds: float  # the most it can take
     disturbs: list[str]
     warnings: list[str]
 

@@ -166,7 +166,7 @@ class AcceptanceService:
         """What the run would take and disturb, from the last polls and past runs; asks nothing of the engine."""
         engine, server, frozen = check(request, self._fleet)
         with self._db.read() as session:
-            past = history.last_row(session, engine.id, history.PASSES)
+            past = history.last_row(session, engine.id, history.PASSES) or history.last_row(session, engine.id)
             arms = list(past.arms) if past is not None else []
         return estimate(frozen, self._fleet.get_engine(engine.id), self._fleet.get_server(server.id), arms)
 

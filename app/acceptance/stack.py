@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from app.acceptance import fixes, own_records
 from app.acceptance.answers import Answer, Refusal, ranked
-from app.acceptance.counting import engine_counters_of, moved, salts_of, stores_of, whole
+from app.acceptance.counting import LoadSeen, engine_counters_of, moved, salts_of, stores_of, whole
 from app.acceptance.evidence import (
     EngineCounters,
     L1Emptied,
@@ -91,6 +91,7 @@ class Stack:
     on_request: Callable[[], None] = lambda: None
     #: Set when the run ends early: threads that walk directories or sum files then give up.
     stopping: threading.Event = field(default_factory=threading.Event)
+    load: LoadSeen = field(default_factory=LoadSeen)
     _next_look: float = 0.0
     _last_look: tuple[int | None, str] = (None, "")
 
@@ -172,9 +173,11 @@ class Stack:
     async def engine_counters(self) -> EngineCounters:
         """The engine's counters now; all None when it has no readable /metrics."""
         try:
-            return engine_counters_of(await self.vllm.metrics())
+            metrics = await self.vllm.metrics()
         except TargetError:
             return EngineCounters()
+        self.load.note(metrics.running, metrics.waiting)
+        return engine_counters_of(metrics)
 
     async def settled_engine_counters(self, before: EngineCounters, own_prompt_tokens: int) -> EngineCounters:
         """Deltas since `before`, once the counters hold our own tokens too (they are counted shortly after)."""

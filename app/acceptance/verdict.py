@@ -28,6 +28,13 @@ _DECIDES: dict[Severity, VerdictName] = {
 }
 
 
+#: Arms that not every prompt can be asked in: what it means when none can, and the way out.
+_UNFIT: Mapping[str, tuple[str, str]] = {
+    "mixed": ("no prompt can be split into a head of whole chunks and a rest", fixes.UNFIT_MIXED),
+    "shared_prefix": ("no prompt surely shares a whole chunk with its other question", fixes.UNFIT_SHARED),
+}
+
+
 @dataclass(frozen=True)
 class RunEvidence:
     """All that a run saw. `problems` are what stopped it or went wrong outside the comparison."""
@@ -99,6 +106,10 @@ def _arms_complete(evidence: RunEvidence, *, stopped: bool) -> list[Finding]:
             continue
         if stopped:
             continue  # a problem already says why, and it is no pass
+        if arm is None and name in _UNFIT:
+            # Nothing stopped the run, so it came to this arm and had no prompt for it.
+            found.append(Finding("no_prompt_fits", "invalid", *_UNFIT[name], name))
+            continue
         text = "did not run" if arm is None else f"has {arm.answered + arm.refused} answers of {arm.requests}"
         found.append(Finding("arm_incomplete", "invalid", text, fixes.RUN_AGAIN, name))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from app.acceptance.prompts import own_key
 from app.acceptance.schemas import AcceptanceRunView, AnswerView, ArmView, ComparisonView, FindingView, StepView
 from app.acceptance.tables import AcceptanceAnswer, AcceptanceRun, AcceptanceStep
 from app.clock import iso
@@ -42,6 +43,7 @@ def run_view(row: AcceptanceRun, steps: Sequence[AcceptanceStep]) -> AcceptanceR
         comparisons=[ComparisonView(**c) for c in row.comparisons],
         evidence=row.evidence,
         request=_shown_request(row.request),
+        prompt_names=_prompt_names(row.request),
         frozen=row.frozen,
         deadline_seconds=row.deadline_seconds,
         duration_seconds=None if began is None or ended is None else max(0.0, ended - began),
@@ -63,6 +65,11 @@ def listed(view: AcceptanceRunView) -> AcceptanceRunView:
 def _shown_request(request: dict[str, Any]) -> dict[str, Any]:
     """The request without the texts of own prompts, which may be megabytes: their number instead."""
     return {**request, "prompts": len(request.get("prompts") or ())}
+
+
+def _prompt_names(request: dict[str, Any]) -> dict[str, str]:
+    """Keys are given in the order of the prompts (preparation)."""
+    return {own_key(i): p["name"] for i, p in enumerate(request.get("prompts") or ()) if p.get("name")}
 
 
 def sentence(finding: FindingView) -> str:

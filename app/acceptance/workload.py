@@ -117,7 +117,7 @@ def workload(
         for arm in arms:
             if arm in _LAST_BATCH_ONLY and index < len(batches) - 1:
                 continue
-            asked = [s.length for s in batch if _asks(arm, s, chunk_size)]
+            asked = [s.length for s in batch if asks(arm, s, chunk_size)]
             compared += len(asked)
             tokens += sum(asked)
             if arm in _OWN_REFERENCE:
@@ -132,7 +132,8 @@ def workload(
     return Workload(compared, besides, tokens)
 
 
-def _asks(arm: str, shape: Shape, chunk_size: int) -> bool:
+def asks(arm: str, shape: Shape, chunk_size: int) -> bool:
+    """Whether a prompt can be asked in an arm."""
     if arm == "mixed":
         return shape.has_head and fits_mixed(shape.length, chunk_size)
     if arm == "shared_prefix":

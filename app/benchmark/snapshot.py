@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from app.acceptance.facts import CHECKED_SETTINGS, Facts
+from app.acceptance.facts import Facts
 from app.lmcache.polling import ServerReading
+from app.vllm.facts import CHECKED_SETTINGS
 from app.vllm.polling import EngineReading
 
 #: Settings of the engine that are the connector's: the only ones in which A and B should differ.

@@ -18,7 +18,8 @@ import httpx
 import yaml
 from pydantic import ValidationError
 
-from app.acceptance.schemas import AcceptanceRequest
+from app.acceptance.own_prompts import as_prompts, json_lines, prompts_in
+from app.acceptance.schemas import AcceptanceRequest, ToleranceInput
 from app.commands.context import COMMAND_PRINCIPAL, command_services
 from app.errors import FieldError, InvalidInput, NotFound, TierkeeperError
 from app.services import Services
@@ -58,6 +59,8 @@ class AcceptOptions:
     lengths: str | None = None
     concurrency: int = 1
     deadline: float | None = None
+    request_timeout: float | None = None
+    tolerance: str | None = None
     allow_clear_l1: bool = False
     keep_records: bool = False
     restart_hook: str | None = None
@@ -138,6 +141,10 @@ def request_body(options: AcceptOptions) -> dict[str, Any]:
         body["lengths"] = _lengths(options.lengths)
     if options.deadline is not None:
         body["deadline_seconds"] = options.deadline
+    if options.request_timeout is not None:
+        body["request_timeout_seconds"] = options.request_timeout
+    if options.tolerance is not None:
+        body["tolerance"] = _tolerance(options.tolerance)
     if options.restart_hook is not None:
         body["restart_hook_id"] = options.restart_hook
     if options.prompts is not None:
@@ -153,6 +160,21 @@ def _lengths(text: str) -> list[int]:
         raise InvalidInput.field("--lengths", f"{text!r} is not a list of numbers such as 63,64,65") from None
 
 
+def _tolerance(text: str) -> dict[str, float]:
+    """``max_abs_nats=0.05,max_score_drop=0.1`` as the body's object; bounds are checked with the rest of it."""
+    names = ", ".join(ToleranceInput.model_fields)
+    found: dict[str, float] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise InvalidInput.field("--tolerance", f"{part!r} is not NAME=NUMBER; names are {names}") from None
+        if name.strip() not in ToleranceInput.model_fields:
+            raise InvalidInput.field("--tolerance", f"{name.strip()!r} is none of {names}")
+    return found
+
+
 def _check(body: Mapping[str, Any]) -> None:
     try:
         AcceptanceRequest.model_validate(body)
@@ -165,7 +187,8 @@ def _check(body: Mapping[str, Any]) -> None:
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:
-    """Prompts from a JSON or YAML list, or JSON lines: texts, or objects as `prompts` of POST /acceptance-runs.
+    """Prompts from a JSON or YAML list, JSON lines, or one a line: texts, or objects as `prompts` of
+    POST /acceptance-runs.
 
     Raises InvalidInput for a file that cannot be read or holds something else.
     """
@@ -173,20 +196,17 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput.field("--prompts", f"{path} cannot be read: {error}") from None
-    try:
-        if path.suffix == ".jsonl":
-            found: Any = [json.loads(line) for line in text.splitlines() if line.strip()]
-        elif path.suffix in (".yaml", ".yml"):
-            found = yaml.safe_load(text)
-        else:
-            found = json.loads(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise InvalidInput.field("--prompts", f"{path} is not what its name says: {error}") from None
-    if isinstance(found, Mapping) and set(found) == {"prompts"}:
-        found = found["prompts"]
-    if not isinstance(found, list) or not found:
-        raise InvalidInput.field("--prompts", f"{path} must hold a list of prompts")
-    return [{"prompt": p} if isinstance(p, str) else p for p in found]
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return as_prompts(yaml.safe_load(text), "--prompts")
+        except yaml.YAMLError as error:
+            raise InvalidInput.field("--prompts", f"{path} is no YAML: {error}") from None
+    if path.suffix == ".json":
+        try:
+            return as_prompts(json.loads(text), "--prompts")
+        except ValueError as error:
+            raise InvalidInput.field("--prompts", f"{path} is no JSON: {error}") from None
+    return json_lines(text, "--prompts") if path.suffix == ".jsonl" else prompts_in(text, field="--prompts")
 
 
 def _to_the_end(runs: Runs, run: dict[str, Any]) -> dict[str, Any]:

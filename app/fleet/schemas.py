@@ -230,6 +230,7 @@ class EngineFactsView(ApiModel):
     block_size: int | None = None
     prefix_caching: bool | None = None
     revision: str | None = None
+    settings: dict[str, object] = Field(default_factory=dict)  # from /server_info: what acceptance rests on besides
     sources: dict[str, str] = Field(default_factory=dict)
 
 

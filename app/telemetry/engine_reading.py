@@ -16,6 +16,7 @@ from app.telemetry.memory import EngineMemory
 from app.telemetry.metrics import INTERVAL, REQUESTS
 from app.telemetry.rates import CounterPoint
 from app.telemetry.window import Slice
+from app.vllm.facts import checked_settings
 from app.vllm.metrics import EngineMetrics
 from app.vllm.polling import EngineReading
 
@@ -114,6 +115,7 @@ def _follow_facts(reading: EngineReading, target: EngineTarget, memory: EngineMe
                 "tokenizer": info.tokenizer,
                 "model": info.model,
                 "connector": info.kv_connector,
+                "settings": checked_settings(info),
             },
         )
     if metrics is not None and metrics.cache_configs:
@@ -288,7 +290,9 @@ def _facts_view(memory: EngineMemory) -> dict[str, Any]:
     names = ("dtype", "kv_cache_dtype", "block_size", "prefix_caching", "revision")
     sources = dict(facts.get("sources") or {})
     return EngineFactsView(
-        **{name: facts.get(name) for name in names}, sources={n: sources[n] for n in names if n in sources}
+        **{name: facts.get(name) for name in names},
+        settings={k: v for k, v in dict(facts.get("settings") or {}).items() if v is not None},
+        sources={n: sources[n] for n in names if n in sources},
     ).model_dump()
 
 

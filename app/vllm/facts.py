@@ -19,6 +19,32 @@ _MAX_TEXT = 2**20
 _CONNECTOR_KEYS = re.compile(r"[\w.\-]{1,80}")
 
 
+#: Facts of the engine that may change what it computes or how fast: a pass is stale when one of them moved.
+CHECKED_SETTINGS: tuple[str, ...] = (
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "revision",
+    "tokenizer",
+    "tokenizer_revision",
+    "block_size",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "mamba_cache_mode",
+    "max_num_batched_tokens",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "enforce_eager",
+    "speculative",
+    "attention_backend",
+    "batch_invariant",
+    "kv_connector",
+    "kv_role",
+    "connector_options",
+)
+
+
 @dataclass(frozen=True)
 class EngineFacts:
     """Known facts of one engine process; None is what it does not say. `revision` None may also mean the default one.
@@ -66,6 +92,12 @@ class EngineFacts:
     def lmcache_transfer_mode(self) -> str | None:
         """The connector's transfer mode where it was set."""
         return fields.text(self.connector_options.get("lmcache.mp.mp_transfer_mode"))
+
+
+def checked_settings(facts: EngineFacts) -> dict[str, object]:
+    """The settings that a test's result rests on, as JSON; None where the engine does not tell one."""
+    told = {name: getattr(facts, name) for name in CHECKED_SETTINGS}
+    return {name: dict(v) if isinstance(v, Mapping) else v for name, v in told.items()}
 
 
 def parse_server_info(body: object) -> EngineFacts:

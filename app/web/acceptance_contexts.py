@@ -72,6 +72,7 @@ class AcceptanceRunPage(PageContext):
 
     run: AcceptanceRunView
     ttft: Sequence[tuple[str, Sequence[float]]]  # (condition, milliseconds of every request)
+    told: Sequence[tuple[str, str]] = ()  # what the verdict rests on, in plain words
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from app.acceptance.schemas import AcceptanceRequest, AcceptanceRunView, EstimateView
+from app.acceptance.own_prompts import prompts_in
+from app.acceptance.schemas import AcceptanceRequest, AcceptanceRunView, EstimateView, ToleranceInput
+from app.acceptance.told import evidence_lines
 from app.api.deps import PageQuery, parse_id
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.web import formats
@@ -29,6 +31,7 @@ router = APIRouter(prefix="/acceptance")
 
 PASSED = ("pass", "pass_with_near_ties")
 TREND_ARMS = ("cold", "external_l1", "external_l2")
+TOLERANCES = tuple(f"tolerance.{name}" for name in ToleranceInput.model_fields)
 FIELDS = (
     "engine_id",
     "second_engine_id",
@@ -40,6 +43,9 @@ FIELDS = (
     "concurrency",
     "lengths",
     "deadline_seconds",
+    "request_timeout_seconds",
+    "prompts",
+    *TOLERANCES,
     "remove_records",
     "allow_clear_l1",
 )
@@ -143,13 +149,18 @@ def _body(values: Values) -> dict[str, Any]:
         "remove_records": "remove_records" in values,
         "allow_clear_l1": "allow_clear_l1" in values,
     }
-    for field, kind in (("concurrency", int), ("deadline_seconds", float)):
+    for field in ("concurrency", "deadline_seconds", "request_timeout_seconds", *TOLERANCES):
         text = one(values, field)
-        if text:
-            try:
-                body[field] = kind(text)
-            except ValueError:
-                raise InvalidInput.field(field, f"{text!r} is not a number") from None
+        if not text:
+            continue
+        try:
+            number = int(text) if field == "concurrency" else float(text)
+        except ValueError:
+            raise InvalidInput.field(field, f"{text[:80]!r} is not a number") from None
+        room, _, name = field.rpartition(".")
+        (body.setdefault(room, {}) if room else body)[name] = number
+    if typed := one(values, "prompts"):
+        body["prompts"] = prompts_in(typed, field="prompts")
     lengths = (one(values, "lengths") or "").replace(",", " ").split()
     try:
         body["lengths"] = [int(text) for text in lengths]
@@ -182,6 +193,7 @@ def run_page(frame: ViewerFrame, run_id: str) -> Response:
         Crumb(f"Run #{run.id}"),
         run=run,
         ttft=_ttft(frame, run),
+        told=evidence_lines(run),
     )
 
 

@@ -100,6 +100,10 @@ class TestOptions:
             ({"deadline": -1.0}, "--deadline"),
             ({"lengths": "a,b"}, "--lengths"),
             ({"concurrency": 0}, "--concurrency"),
+            ({"tolerance": "max_abs_nats"}, "--tolerance"),
+            ({"tolerance": "max_nats=1"}, "--tolerance"),
+            ({"tolerance": "max_abs_nats=-1"}, "--tolerance"),
+            ({"request_timeout": 0.0}, "--request-timeout"),
         ],
     )
     def test_names_the_option(self, changes: dict[str, object], named: str) -> None:
@@ -118,6 +122,12 @@ class TestOptions:
         (tmp_path / "p.yaml").write_text('prompts:\n- one\n- {prompt: two, expected: "2", score: number}\n')
         for name in ("p.json", "p.jsonl", "p.yaml"):
             assert read_prompts(tmp_path / name) == wanted
+        (tmp_path / "p.txt").write_text("one\n\n two \n")
+        assert read_prompts(tmp_path / "p.txt") == [{"prompt": "one"}, {"prompt": "two"}]
+
+    def test_the_tolerance_is_the_body_s(self) -> None:
+        body = request_body(AcceptOptions(engine="x", tolerance="max_abs_nats=0.2, max_score_drop=0.1"))
+        assert body["tolerance"] == {"max_abs_nats": 0.2, "max_score_drop": 0.1}
 
     @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "3"])
     def test_files_that_hold_no_prompts(self, tmp_path: Path, text: str) -> None:

@@ -87,11 +87,16 @@ class TestLatest:
     def test_fresh_until_something_changes(self, panel: Panel) -> None:
         run = panel.run()
         fingerprint = run.frozen["layout_fingerprint"]
+        ok = server_view(panel, fingerprint)
+        same = engine_view(panel, facts=EngineFactsView(settings=run.frozen["settings"]))
+        assert latest(same, ok, run, run).state == "fresh"
         fresh = latest(engine_view(panel), server_view(panel, fingerprint), run, run)
         assert (fresh.state, fresh.changed) == ("fresh", [])
         for engine, server in (
             (engine_view(panel, version="0.33.0"), server_view(panel, fingerprint)),
             (engine_view(panel, facts=EngineFactsView(dtype="float16")), server_view(panel, fingerprint)),
+            (engine_view(panel, facts=EngineFactsView(settings={"max_num_batched_tokens": 7})), ok),
+            (engine_view(panel, facts=EngineFactsView(settings={"kv_role": "kv_consumer"})), ok),
             (engine_view(panel), server_view(panel, "ffff")),
             (engine_view(panel), server_view(panel, fingerprint, version="0.5.7")),
         ):

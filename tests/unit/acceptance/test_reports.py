@@ -17,7 +17,9 @@ from app.acceptance.evidence import ArmEvidence
 from app.acceptance.report_html import ttft_chart
 from app.acceptance.reports import FORMS, junit, markdown, render
 from app.acceptance.results import ArmResult, arm_view, comparison_view
-from app.acceptance.schemas import AcceptanceRunView, FindingView
+from app.acceptance.schemas import AcceptanceRunView, FindingView, ScorePairsView
+from app.acceptance.told import evidence_lines, score_pairs
+from app.acceptance.tolerance import fix_tolerance, noise_floor
 from app.acceptance.views import sentence
 from app.scheduling.schemas import Progress
 from tests.unit.acceptance.factories import answer, answers, arm, same, tolerance
@@ -126,8 +128,11 @@ class TestMarkdown:
 
     def test_arms_are_a_table(self) -> None:
         rows = [line for line in markdown(view()).splitlines() if line.startswith("| ")]
-        assert len(rows) == 4
-        assert all(row.count("|") == rows[0].count("|") for row in rows)
+        assert rows[0].startswith("| arm | requests |")
+        answers = next(i for i, row in enumerate(rows) if row.startswith("| arm | against |"))
+        for table in (rows[:answers], rows[answers:]):
+            assert len(table) > 2
+            assert all(row.count("|") == table[0].count("|") for row in table)
 
     def test_nothing_of_a_model_becomes_markup(self) -> None:
         lines = markdown(failed()).splitlines()
@@ -137,6 +142,66 @@ class TestMarkdown:
         assert "[a](" not in prose
         # The answer holds one backtick, so its fence has two and stays closed.
         assert any(line.endswith(" ``") and ": `` <script>" in line for line in answers_as_code)
+
+    def test_how_alike_the_answers_are_and_what_that_rests_on(self) -> None:
+        text = markdown(view())
+        assert "no scored prompt" in text
+        assert "- noise floor: 0 nat over 1 prompts asked cold once more" in text
+        assert "- smallest fault: changes of more than 0.1 nat" in text
+
+    def test_own_prompts_are_called_by_their_names(self) -> None:
+        run = failed()
+        key = run.comparisons[-1].divergences[0].prompt
+        named = run.model_copy(update={"prompt_names": {key: "contract clause"}})
+        assert f"`{key}` (contract clause)" in markdown(named)
+        assert f"{key} contract clause" in render(named, "html", [])
+
+
+class TestEvidenceInWords:
+    def test_what_a_run_noted(self) -> None:
+        evidence = {
+            "tolerance": tolerance("score").to_json(),
+            "records": {"files": 12, "lost": [], "changed": [], "checksums": True},
+            "stored": {"expected": 12, "in_l1": 12, "on_disk": None, "completed_l2": 12, "waited_seconds": 0.31},
+            "load": {
+                "before": {"running": 0, "waiting": 0},
+                "during": {"readings": 9, "running": 2.0, "waiting": 1.0},
+                "after": None,
+            },
+        }
+        told = dict(evidence_lines(view().model_copy(update={"evidence": evidence})))
+        assert told["record files"].endswith(
+            "12 files compared by SHA-256 when stored and after being read: none changed"
+        )
+        assert told["stored"] == "12 records expected: 12 written to L1, 12 counted in L2, after 0.3 s"
+        assert told["engine load"] == (
+            "before 0 running and 0 waiting; at most 2 running and 1 waiting between its own requests (9 readings); "
+            "after unknown"
+        )
+        assert "the score may drop by 3%" in told["tolerance"]
+
+    def test_what_is_not_known_is_never_zero(self) -> None:
+        blind = fix_tolerance("near_tie", noise_floor([], 0)).to_json()
+        told = dict(evidence_lines(view().model_copy(update={"evidence": {"tolerance": blind, "records": None}})))
+        assert told["noise floor"].startswith("not known")
+        assert told["record files"].startswith("not compared")
+        assert "engine load" not in told
+
+    def test_paired_scores(self) -> None:
+        comparison = (
+            view()
+            .comparisons[0]
+            .model_copy(
+                update={
+                    "score_pairs": ScorePairsView(
+                        right_right=9, right_wrong=3, wrong_right=0, wrong_wrong=1, p_value=0.25
+                    )
+                }
+            )
+        )
+        assert score_pairs(comparison) == (
+            "13 scored: 9 right in both, 3 right → wrong, 0 wrong → right, 1 wrong in both; exact test p = 0.25"
+        )
 
 
 class TestHtml:

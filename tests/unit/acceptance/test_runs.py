@@ -118,6 +118,33 @@ class TestPass:
         run = panel.run(second_engine_id=panel.engines[1], arms=["cold", "warm", "without_cache"])
         assert run.verdict == "pass", run.reasons
         assert run.arms[-1].exact_matches == 2
+        assert run.arms[-1].external_tokens == 0
+
+    def test_a_base_line_that_has_a_cache_is_none(self, make_panel: PanelMaker) -> None:
+        panel = make_panel(engines=[EngineSpec(), EngineSpec()])
+        run = panel.run(second_engine_id=panel.engines[1], arms=["warm", "external_l1", "without_cache"])
+        assert run.verdict == "invalid"
+        (finding,) = [f for f in run.findings if f.severity == "invalid"]
+        assert (finding.code, finding.arm) == ("base_line_cached", "without_cache")
+        assert "--kv-transfer-config" in (finding.fix or "")
+
+    def test_the_engine_s_load_before_between_and_after(self, panel: Panel) -> None:
+        load = panel.run(arms=["warm"]).evidence["load"]
+        assert load["before"] == load["after"] == {"running": 0, "waiting": 0}
+        assert load["during"]["readings"] > 2
+        assert (load["during"]["running"], load["during"]["waiting"]) == (0, 0)
+
+    @pytest.mark.parametrize("arm", ["mixed", "shared_prefix"])
+    def test_an_arm_for_which_no_prompt_is_long_enough_says_so(self, panel: Panel, arm: str) -> None:
+        estimate = panel.service.estimate(
+            AcceptanceRequest(engine_id=panel.engines[0], arms=["warm", arm], lengths=[70])  # type: ignore[list-item]
+        )
+        assert [w for w in estimate.warnings if arm.replace("_", " ") in w]
+        run = panel.run(arms=["warm", arm], lengths=[70])
+        assert run.verdict == "invalid"
+        finding = next(f for f in run.findings if f.severity == "invalid")
+        assert (finding.code, finding.arm) == ("no_prompt_fits", arm), run.reasons
+        assert "leave" in (finding.fix or "")
 
     def test_lengths_around_a_chunk(self, panel: Panel) -> None:
         run = panel.run(lengths=[63, 64, 65, 127, 128, 129])
@@ -131,6 +158,13 @@ class TestPass:
         assert run.verdict == "pass", run.reasons
         assert {a.requests for a in run.arms} == {6}
 
+    def test_the_whole_standard_profile_over_chat(self, panel: Panel) -> None:
+        run = panel.run(profile="standard", api="chat")
+        assert run.verdict == "pass", run.reasons
+        assert [a.name for a in run.arms] == [
+            *("cold", "warm", "external_l1", "external_l2", "shared_prefix", "changed_head")
+        ]
+
     def test_chat(self, panel: Panel) -> None:
         run = panel.run(api="chat")
         assert run.verdict == "pass", run.reasons
@@ -141,6 +175,7 @@ class TestPass:
         assert run.verdict == "pass", run.reasons
         assert run.arms[0].score is not None and run.arms[0].score.scored == 1
         assert run.request["prompts"] == 1
+        assert run.prompt_names == {"p01": "store"}
 
     def test_batches_when_not_all_prompts_fit_the_gpu_cache(self, make_panel: PanelMaker) -> None:
         panel = make_panel(engines=[EngineSpec(l0_blocks=48)])

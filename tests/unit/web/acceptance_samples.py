@@ -18,6 +18,7 @@ from app.acceptance.schemas import (
     PairView,
     RunComparisonView,
     RunDifferenceView,
+    ScorePairsView,
     ScoreView,
     SpeedupView,
     StepView,
@@ -170,7 +171,7 @@ def acceptance(
                 mean_abs_difference=0.4,
                 max_abs_difference=1.62,
                 top1_agreement=0.91,
-                score_pairs=None,
+                score_pairs=ScorePairsView(right_right=1, right_wrong=2, wrong_right=0, wrong_wrong=0, p_value=0.5),
                 divergences=[pair],
                 divergences_left_off=1,
             )
@@ -246,6 +247,8 @@ def estimate(odd: str) -> EstimateView:
         compared=12,
         prompt_tokens=96_000,
         seconds=44.0,
+        seconds_from="the times of the last run of qwen-1" + odd,
+        deadline_seconds=600.0,
         disturbs=["The prefix cache of qwen-1 is reset 2 times." + odd],
         warnings=["The engine is busy" + odd] if odd else [],
     )

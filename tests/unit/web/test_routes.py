@@ -12,6 +12,7 @@ import pytest
 from app.auth.schemas import UserInput
 from app.fleet.schemas import ServerCreate, StoreCreate
 from app.records.views import record_id
+from app.web.pages.acceptance import _body
 from tests.support.authorities import Authority
 from tests.support.panel import Panel, running_panel
 from tests.unit.web.test_pages import Document
@@ -415,6 +416,19 @@ def test_an_acceptance_form_keeps_its_fields(panel: Panel, browser: httpx.Client
     assert "is not a number" in answer.text
     unknown = browser.post("/acceptance/new", data=data | {"concurrency": "1"})
     assert unknown.status_code in (404, 422)
+
+
+def test_own_prompts_and_tolerances_of_the_form_are_those_of_the_api(panel: Panel, browser: httpx.Client) -> None:
+    data = {"engine_id": "999", "prompts": '[{"prompt": "x"', "tolerance.max_abs_nats": "wide"}
+    wide = browser.post("/acceptance/new", data=data)
+    assert field(wide.text, "tolerance.max_abs_nats")["value"] == "wide"
+    torn = browser.post("/acceptance/new", data=data | {"tolerance.max_abs_nats": "0.2"})
+    assert torn.status_code == 422
+    assert "is no JSON" in torn.text
+    assert "[{&#34;prompt&#34;: &#34;x&#34;" in torn.text
+    body = _body({"prompts": ["one\ntwo"], "tolerance.max_score_drop": ["0.1"], "request_timeout_seconds": ["7"]})
+    assert body["prompts"] == [{"prompt": "one"}, {"prompt": "two"}]
+    assert (body["tolerance"], body["request_timeout_seconds"]) == ({"max_score_drop": 0.1}, 7.0)
 
 
 def test_the_theme_is_drawn_by_the_server(panel: Panel) -> None:
