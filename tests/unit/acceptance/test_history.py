@@ -95,8 +95,8 @@ class TestLatest:
         for engine, server in (
             (engine_view(panel, version="0.33.0"), server_view(panel, fingerprint)),
             (engine_view(panel, facts=EngineFactsView(dtype="float16")), server_view(panel, fingerprint)),
-            (engine_view(panel, facts=EngineFactsView(settings={"max_num_batched_tokens": 7})), ok),
-            (engine_view(panel, facts=EngineFactsView(settings={"kv_role": "kv_consumer"})), ok),
+            (engine_view(panel, facts=EngineFactsView(settings={"tokenizer": "another"})), ok),
+            (engine_view(panel, facts=EngineFactsView(settings={"enforce_eager": False})), ok),
             (engine_view(panel), server_view(panel, "ffff")),
             (engine_view(panel), server_view(panel, fingerprint, version="0.5.7")),
         ):
