@@ -9,15 +9,18 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import TextIO
 
 import structlog
 import uvicorn
 
+from app.commands.stopping import REQUEST_GRACE_SECONDS, Deadline
 from app.errors import InvalidInput
 from app.main import create_app
 from app.services import Services
 from app.settings import Settings
+from app.web.connections import ROOM, guarded
 from app.web.warm import warm_overview, warm_rest
 
 
@@ -84,8 +87,14 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
         warm_overview(app)
         threading.Thread(target=warm_rest, args=(app,), name="warm-pages", daemon=True).start()
 
+    deadline = Deadline()
+
     class Server(uvicorn.Server):
-        """Says where it is once it listens, not before."""
+        """Says where it is once it listens, not before; told to end, it has ended in time."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            deadline.begin()
+            super().handle_exit(sig, frame)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -97,14 +106,17 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
                 print("\n".join([f"Tierkeeper on {url}", *sign_in]), flush=True)
 
     app = create_app(settings, url=url, on_ready=ready)
+    protocol = guarded()
     config = uvicorn.Config(
         app,
+        http=protocol,
+        backlog=max(ROOM, protocol.limit // 2),  # so many may be taken at once before any is looked at
         workers=1,
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=REQUEST_GRACE_SECONDS,
     )
     server = Server(config)
     # uvicorn raises the signal that ended it once more when all is closed: by then there is nothing left to do.

@@ -18,6 +18,7 @@ from app.clock import Clock, system_clock
 from app.main import create_app
 from app.services import Services
 from app.settings import load_settings
+from app.web.connections import GuardedProtocol, guarded
 
 ADMIN_PASSWORD = "correct horse battery"
 
@@ -56,7 +57,9 @@ class Panel:
 
 
 @contextmanager
-def running_panel(data_dir: Path, *, clock: Clock = system_clock, **environment: str) -> Iterator[Panel]:
+def running_panel(
+    data_dir: Path, *, clock: Clock = system_clock, protocol: type[GuardedProtocol] | None = None, **environment: str
+) -> Iterator[Panel]:
     """Starts a panel on a free port and stops it again; `environment` holds settings without their prefix."""
     values = {"DATA_DIR": str(data_dir), "ADMIN_PASSWORD": ADMIN_PASSWORD, "LOG_LEVEL": "ERROR", **environment}
     settings = load_settings({f"TIERKEEPER_{name}": value for name, value in values.items()})
@@ -72,7 +75,14 @@ def running_panel(data_dir: Path, *, clock: Clock = system_clock, **environment:
     sock = socket.socket(proto=socket.IPPROTO_TCP)  # as `serve` does
     sock.bind(("127.0.0.1", 0))
     server = Server(
-        uvicorn.Config(app, log_config=None, access_log=False, proxy_headers=False, timeout_graceful_shutdown=2)
+        uvicorn.Config(
+            app,
+            http=protocol or guarded(),
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
+        )
     )
     failure: list[BaseException] = []
 

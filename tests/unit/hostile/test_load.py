@@ -14,7 +14,8 @@ import pytest
 
 from tests.unit.foundation.test_commands import run, serving
 
-PEOPLE, PROGRAMS, SLOW = 50, 8, 40
+PEOPLE = int(os.environ.get("HOSTILE_PEOPLE", "50"))
+PROGRAMS, SLOW = 8, 40
 ROUNDS = int(os.environ.get("HOSTILE_ROUNDS", "3"))
 PAGES = ("/", "/servers", "/stores", "/alarms", "/activity", "/checks")
 CALLS = ("/api/v1/servers", "/api/v1/audit", "/api/v1/alerts", "/api/v1/me")
@@ -32,7 +33,7 @@ def resident_kib(pid: int) -> int:
 def test_fifty_people_and_programs_at_once(tmp_path: Path) -> None:
     data = tmp_path / "var"
     with serving(data, "serve", ADMIN_PASSWORD="x") as served:
-        token = run(data, "token", "create", "--name", "load", "--role", "viewer").stdout.strip()
+        token = run(data, "token", "create", "--name", "load", "--role", "admin").stdout.strip()
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=served.url, headers={"Origin": served.url}, timeout=120) as client:
             cookie = (
