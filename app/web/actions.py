@@ -155,6 +155,7 @@ ACTIONS: tuple[Action, ...] = (
         {"username": "rosa", "password": "a long one", "role": "viewer"},
     ),
     Action("/settings/users/{id}", "Change the user", "PATCH", "/users/{id}", {"role": "operator"}),
+    Action("/settings/users/{id}/sessions/delete", "Sign the user out everywhere", "DELETE", "/users/{id}/sessions"),
     Action("/settings/users/{id}/delete", "Delete the user", "DELETE", "/users/{id}"),
     Action("/settings/tokens", "Make a token", "POST", "/tokens", {"name": "pipeline", "role": "operator"}),
     Action("/settings/tokens/{id}/delete", "Revoke the token", "DELETE", "/tokens/{id}"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from app.acceptance.schemas import LatestView
 from app.audit.service import AuditView
-from app.auth.schemas import NewTokenView, TokenView, UserView
+from app.auth.schemas import NewTokenView, SessionView, TokenView, UserView
 from app.cleanup.schemas import (
     ItemView,
     PlanView,
@@ -345,6 +345,7 @@ class SettingsPage(PageContext):
     tokens: Sequence[TokenView]
     new_token: NewTokenView | None
     form: FormState
+    sessions: Mapping[str, Sequence[SessionView]]  # by user id: those that are not over
     sandbox: Sequence[str] = ()
 
 

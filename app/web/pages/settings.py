@@ -49,6 +49,7 @@ def _settings(
     frame: Frame, tab: str, form: FormState, *, status: int = 200, new_token: NewTokenView | None = None
 ) -> Response:
     services, targets = frame.services, tab == "targets"
+    users = services.auth.list_users().items if tab == "users" else []
     return frame.page(
         "settings.html",
         SettingsPage,
@@ -59,7 +60,8 @@ def _settings(
         servers=services.fleet.list_servers(page_size=500, page_token=None).items if targets else [],
         engines=services.fleet.list_engines(page_size=500, page_token=None).items if targets else [],
         stores=services.fleet.list_stores(page_size=500, page_token=None).items if targets else [],
-        users=services.auth.list_users().items if tab == "users" else [],
+        users=users,
+        sessions={user.id: services.auth.list_sessions(int(user.id)).items for user in users},
         tokens=services.auth.list_tokens().items if tab == "tokens" else [],
         new_token=new_token,
         form=form,
@@ -141,6 +143,16 @@ def delete_user(frame: AdminFrame, user_id: str) -> Response:
     except TierkeeperError as error:
         return frame.refused("/settings/users", error)
     return frame.done("/settings/users", "The user was deleted.")
+
+
+@router.post("/users/{user_id}/sessions/delete")
+def end_sessions(frame: AdminFrame, user_id: str) -> Response:
+    """Signs the user out everywhere. Whoever does it to themselves signs in again."""
+    auth, ident = frame.services.auth, parse_id("user", user_id)
+    user, open_ones = auth.get_user(ident), len(auth.list_sessions(ident).items)
+    auth.end_sessions(ident, actor=frame.actor)
+    said = f"{user.username} was signed out everywhere ({open_ones} session{'s'[: open_ones != 1]})."
+    return frame.done("/settings/users", said)
 
 
 # ---- tokens ----

@@ -605,11 +605,12 @@ def _rest(odd: str) -> Pages:
                 r.tokens(odd),
                 r.new_token() if tab == "tokens" else None,
                 form,
+                r.sessions(odd),
             ),
         )
     pages["settings-none"] = (
         "settings.html",
-        c.SettingsPage(shell(*settings, role="viewer"), "targets", [], [], [], [], [], None, token),
+        c.SettingsPage(shell(*settings, role="viewer"), "targets", [], [], [], [], [], None, token, {}),
     )
     for kind, old in (("server", servers[0]), ("engine", engines[0]), ("store", stores[0])):
         pages[f"add-{kind}"] = (

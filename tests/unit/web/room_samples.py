@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.audit.service import AuditView
-from app.auth.schemas import NewTokenView, TokenView, UserView
+from app.auth.schemas import NewTokenView, SessionView, TokenView, UserView
 from app.cleanup import schemas as cs
 from app.errors import FieldError, InvalidInput
 from app.fleet.schemas import ProbeView
@@ -377,6 +377,12 @@ def users(odd: str) -> list[UserView]:
         UserView(id="1", username="admin", role="admin", disabled=False, created_at=ago(900000)),
         UserView(id="2", username="ops" + odd, role="operator", disabled=True, created_at=ago(900)),
     ]
+
+
+def sessions(odd: str) -> dict[str, list[SessionView]]:
+    """By user: two of the first, none of the second."""
+    addresses = ("192.0.2.1" + odd, None)
+    return {"1": [SessionView(created_at=ago(900), last_seen_at=ago(90), address=a) for a in addresses], "2": []}
 
 
 def tokens(odd: str) -> list[TokenView]:

@@ -385,6 +385,27 @@ def test_users_are_made_and_see_what_their_role_allows(panel: Panel, browser: ht
     assert vera.get("/activity?view=audit").status_code == 403
 
 
+def test_a_user_is_signed_out_everywhere_by_a_button(panel: Panel, browser: httpx.Client) -> None:
+    data = {"username": "wanda", "password": "long enough", "role": "viewer"}
+    assert browser.post("/settings/users", data=data).status_code == 303
+    user = next(u for u in panel.services.auth.list_users().items if u.username == "wanda")
+    button = f"/settings/users/{user.id}/sessions/delete"
+    assert button not in browser.get("/settings/users").text, "she is signed in nowhere"
+    first, second = panel.browser("wanda", "long enough"), panel.browser("wanda", "long enough")
+    page = browser.get("/settings/users").text
+    assert button in page
+    assert "2 sessions" in page
+    assert first.post(button).status_code == 403, "only admins end sessions"
+    answer = browser.post(button)
+    assert answer.status_code == 303
+    assert [client.get("/api/v1/me").status_code for client in (first, second, browser)] == [401, 401, 200]
+    page = browser.get("/settings/users").text
+    assert "wanda was signed out everywhere (2 sessions)" in page
+    assert button not in page
+    row = panel.services.audit.list_events(page_size=1, page_token=None, action="session.revoke").items[0]
+    assert (row.actor, row.detail) == ("user:admin", {"username": "wanda", "sessions": 2})
+
+
 def test_an_explorer_filter_that_makes_no_sense_keeps_what_was_typed(browser: httpx.Client, store_id: str) -> None:
     answer = browser.get(f"/stores/{store_id}/records?older_than=2+weeks&q=abc")
     assert answer.status_code == 422
