@@ -179,6 +179,7 @@ def bench(
     hardware: Annotated[str | None, typer.Option(help="What the result holds for, in your words.")] = None,
     image: Annotated[str | None, typer.Option(help="Image of scenario B.")] = None,
     baseline_image: Annotated[str | None, typer.Option(help="Image of scenario A.")] = None,
+    baseline_hardware: Annotated[str | None, typer.Option(help="Hardware of scenario A, where it is another.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds after which the run ends as invalid.")] = None,
     keep_records: Annotated[bool, typer.Option(help="Leave the run's own records on disk.")] = False,
     tables: Annotated[bool, typer.Option(help="Print the tables as vllm bench serve prints them.")] = False,
@@ -218,6 +219,7 @@ def bench(
         "hardware": hardware,
         "image": image,
         "baseline_image": baseline_image,
+        "baseline_hardware": baseline_hardware,
         "deadline_seconds": deadline,
         "remove_records": not keep_records,
     }

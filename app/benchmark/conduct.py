@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from app.benchmark import fixes
+from app.benchmark.between import Between
 from app.benchmark.measures import Measured
 from app.benchmark.ports import Pace
 from app.benchmark.result import PhaseData, phase_title
@@ -95,6 +96,7 @@ class Conduct:
     log: Log
     phases: list[PhaseData] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    between: Between = field(default_factory=Between)
 
     async def phase(
         self,
@@ -118,6 +120,7 @@ class Conduct:
         self.phases.append(data)
         before = await self._counters(side, engines)
         self._same_processes(side, before, where)
+        self._since_the_last(side, before, where)
         try:
             await self._ask_all(data, side, items, salt, engines, sending)
         except RunStopped:
@@ -131,6 +134,7 @@ class Conduct:
         salted = side.server is None or side.server.salts
         of_server = server_delta(before.server, after.server, salt if salted else None)
         self._foreign(data, engines, deltas, of_server, where)
+        self._leave(data, side, before, after, salt)
         self._failed(data, where)
         data.tokens = split(
             data.requests, add_deltas(deltas), of_server, l0_empty=l0_empty, has_cache=side.engines[0].has_cache
@@ -245,6 +249,19 @@ class Conduct:
         if of_server.foreign_lookups:
             text = f"others made {of_server.foreign_lookups:,.0f} lookups at the cache server during {where}"
             self.findings.append(Finding("foreign_traffic", "invalid", text, fixes.ALONE))
+
+    def _since_the_last(self, side: Side, now: Counters, where: str) -> None:
+        for engine, metrics in zip(now.seats, now.engines, strict=True):
+            self.findings += self.between.engine_findings(engine, metrics, where)
+        if side.server is not None:
+            self.findings += self.between.server_findings(side.server, now.server, where)
+
+    def _leave(self, data: PhaseData, side: Side, before: Counters, after: Counters, salt: str) -> None:
+        for engine, then, now in zip(after.seats, before.engines, after.engines, strict=True):
+            own = [r for r in data.requests if r.engine == engine.target.name]
+            self.between.left(engine, then, now, own)
+        if side.server is not None:
+            self.between.left_server(side.server, after.server, salt)
 
     def _failed(self, data: PhaseData, where: str) -> None:
         failed = [r for r in data.requests if not r.ok]

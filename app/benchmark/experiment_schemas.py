@@ -65,7 +65,10 @@ class SizedView(ApiModel):
 
 
 class VariantView(ApiModel):
-    """One way to repeat an experiment. `needs`: fields that must be given, with the reason; `run_id`: the run shown."""
+    """One way to repeat an experiment. `needs`: fields that must be given, with the reason.
+
+    `run_id`: the run of mine whose numbers are shown, with what they hold for (`run_scope`) and when it ended.
+    """
 
     id: str
     title: str
@@ -75,6 +78,8 @@ class VariantView(ApiModel):
     untested: str | None
     run_id: str | None
     run_mode: str | None
+    run_scope: str | None
+    run_finished_at: str | None
     rows: list[BesideView]
     sized: list[SizedView]
 

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.benchmark.measures import PHASES
+from app.benchmark.numbers import reduction
 from app.benchmark.ports import Fleet
 from app.benchmark.references import (
     AB_CHUNK,
+    AB_EVICTION_RATIO,
     AB_TOKENS,
+    AB_WATERMARK,
     RATE,
     RATE_PROMPTS,
     SCALED_WORKING_SET,
@@ -23,7 +26,7 @@ from app.benchmark.references import (
     Metric,
     Variant,
 )
-from app.benchmark.schemas import BenchmarkInput, ResultView, ScenarioView
+from app.benchmark.schemas import BenchmarkInput, ReductionView, ResultView, ScenarioView
 from app.errors import InvalidInput
 from app.fleet.targets import EngineTarget
 
@@ -37,6 +40,8 @@ class Mine:
     l1_bytes: int | None = None
     bytes_per_token: int | None = None
     max_model_len: int | None = None
+    trigger_watermark: float | None = None
+    eviction_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,23 @@ def size(variant: Variant, mode: str, mine: Mine) -> Sized:
             warnings.append(f"the working set is only {of_l0:.2g} × L0: the engine's own cache will serve pass 2")
         if of_l1 is not None and of_l1 < 1:
             warnings.append(f"L1 holds only {of_l1:.2g} of the working set: pass 2 will read from L2")
+    if variant.scaling == "two_pass":
+        kept += _server_settings(mine)
     if fields["form"] == "request_rate":
         kept.append(Kept("duration of a run, s", RATE_PROMPTS / RATE, fields["prompts"] / fields["rate"], True))
     return Sized(fields, tuple(kept), tuple(warnings))
+
+
+def _server_settings(mine: Mine) -> list[Kept]:
+    """What no request can set: the server has it, or the experiment is another one."""
+    note = "a flag of the cache server; for the experiment only"
+    return [
+        Kept(name, published, here, _near(published, here), note)
+        for name, published, here in (
+            ("L1 trigger watermark", AB_WATERMARK, mine.trigger_watermark),
+            ("L1 eviction ratio", AB_EVICTION_RATIO, mine.eviction_ratio),
+        )
+    ]
 
 
 def _scale(variant: Variant, fields: dict[str, Any], mine: Mine, warnings: list[str]) -> None:
@@ -122,6 +141,8 @@ def mine_of(fleet: Fleet, engine: EngineTarget) -> Mine:
         l1_bytes=server.l1.capacity_bytes if server is not None else None,
         bytes_per_token=layouts[0].bytes_per_token if layouts else None,
         max_model_len=view.max_model_len,
+        trigger_watermark=server.l1.trigger_watermark if server is not None else None,
+        eviction_ratio=server.l1.eviction_ratio if server is not None else None,
     )
 
 
@@ -173,13 +194,16 @@ def _first_run(name: str) -> Callable[[ResultView, str], float | None]:
     return read
 
 
+def _ttft(result: ResultView, scenario: str, statistic: str) -> ReductionView | None:
+    wanted = (scenario, "ttft", statistic or "mean")
+    return next((x for x in result.reductions if (x.scenario, x.metric, x.statistic) == wanted), None)
+
+
 def _reduction(field: str) -> Callable[[ResultView, str], float | None]:
     def read(result: ResultView, statistic: str) -> float | None:
-        for line in result.reductions:
-            if (line.scenario, line.metric, line.statistic) == ("b", "ttft", statistic or "mean"):
-                value = getattr(line, field)
-                return None if value is None else value * 100 if field == "reduction" else value
-        return None
+        line = _ttft(result, "b", statistic)
+        value = None if line is None else getattr(line, field)
+        return None if value is None else value * 100 if field == "reduction" else value
 
     return read
 
@@ -202,8 +226,21 @@ def _speed_up(result: ResultView, _: str) -> float | None:
     return None if result.speed_up is None else result.speed_up.value
 
 
-def _cost(result: ResultView, _: str) -> float | None:
-    return None if result.first_run_cost is None else result.first_run_cost * 100
+def _cost(result: ResultView, statistic: str) -> float | None:
+    """Against scenario A of the same run."""
+    alone, cached = _ttft(result, "a", statistic), _ttft(result, "b", statistic)
+    return _more(None if alone is None else alone.first, None if cached is None else cached.first)
+
+
+def cost_against(none: ResultView, result: ResultView, statistic: str) -> float | None:
+    """First-run cost in percent against a run without a cache that is one of its own."""
+    alone, cached = _ttft(none, "b", statistic), _ttft(result, "b", statistic)
+    return _more(None if alone is None else alone.first, None if cached is None else cached.first)
+
+
+def _more(alone: float | None, cached: float | None) -> float | None:
+    lost = reduction(alone, cached)
+    return None if lost is None else -lost * 100
 
 
 _READINGS: dict[str, Callable[[ResultView, str], float | None]] = {
@@ -231,9 +268,16 @@ _READINGS: dict[str, Callable[[ResultView, str], float | None]] = {
 }
 
 
-def read(metric: Metric, result: ResultView | None, statistic: str = "") -> tuple[float | None, float | None]:
-    """(mine, mine ÷ published) for one metric; None where there is no run, or nothing was published as a number."""
+def read(
+    metric: Metric, result: ResultView | None, statistic: str = "", none: ResultView | None = None
+) -> tuple[float | None, float | None]:
+    """(mine, mine ÷ published) for one metric; None where there is no run, or nothing was published as a number.
+
+    `none`: a run of the same prompts without a cache, for a run that had no scenario A.
+    """
     mine = None if result is None else _READINGS[metric.reading](result, statistic or metric.statistic)
+    if mine is None and result is not None and none is not None and metric.reading == "first_run_cost":
+        mine = cost_against(none, result, statistic or metric.statistic)
     same = not statistic or statistic == (metric.statistic or statistic)
     if mine is None or not metric.published or not same:
         return mine, None

@@ -39,6 +39,12 @@ class Filler:
         with StoreDirectory.open(self.path) as directory:
             return sum(stat.S_ISREG(facts.st_mode) for _, entries in directory.walk_entries() for _, facts in entries)
 
+    def short_of(self, total: int) -> int:
+        """How many inodes the file system lacks for `total` files of ours; 0 where they suffice or it does not tell."""
+        room = os.statvfs(self.path)
+        # File systems that make inodes as they go say 0 of 0.
+        return max(0, total - self.written - room.f_favail) if room.f_files else 0
+
     def fill(self, total: int) -> None:
         """Makes `total` files of ours in all; those that are there already stay."""
         with StoreDirectory.open(self.path) as directory:

@@ -35,3 +35,4 @@ RESTART = "Restart the target the run waits for, or give a restart hook that doe
 RUN_AGAIN = "Run it again; if it ends the same way, the findings say where it stopped."
 RATE = "Lower the rate, or raise the engine's --max-num-seqs: requests queued longer than they should have."
 SCOPE = "Set the same image and flags on both sides, so that only the connector differs."
+INODES = "Ask for fewer records, or use a file system with more inodes: each record file takes one."

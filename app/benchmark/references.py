@@ -81,6 +81,7 @@ class Reference:
 
 #: What the A/B report printed for its workload.
 AB_CONTEXTS, AB_TOKENS, AB_CHUNK = 665, 8000, 2144
+AB_WATERMARK, AB_EVICTION_RATIO = 0.80, 0.99
 #: A cyclic pass over more than the GPU cache holds finds nothing left in it; 1.5 times leaves a margin.
 SCALED_WORKING_SET: Final = 1.5
 RATE_PROMPTS, RATE = 1024, 16.0

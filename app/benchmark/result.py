@@ -190,8 +190,14 @@ def _restart_conclusion(run: RunData) -> s.ConclusionView:
         return s.ConclusionView(kind="undecided", text="A phase is missing: nothing can be compared.")
     told = f"After a restart: {records.median:,.1f} ms with records, {empty.median:,.1f} ms with nothing stored"
     told += f", {cold.median:,.1f} ms at the cold start." if cold is not None else "."
+    kind: Literal["gain", "no_gain", "within_noise"]
+    if min(records.runs, empty.runs) < 2:
+        told += " One run each: no range."
+    elif records.low <= empty.high and empty.low <= records.high:
+        text = f"No difference beyond the noise: the ranges of both restarts overlap. {told}"
+        return s.ConclusionView(kind="within_noise", text=text)
     if records.median < empty.median:
-        kind: Literal["gain", "no_gain"] = "gain"
+        kind = "gain"
         text = f"The records are worth {empty.median / records.median:.2f} times after a restart. {told}"
     else:
         kind, text = (

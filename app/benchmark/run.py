@@ -129,6 +129,7 @@ class Run:
         watching = asyncio.create_task(watch.run())
         try:
             await FORMS[self._in.request.form](self._work)
+            self._findings += await self._work.conduct.between.at_the_end()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -209,7 +210,16 @@ class Run:
             taken = snapshot.take(
                 engine.target.name, server.target.name if server else None, facts, of_engine, of_server, labels
             )
+            taken["readers"] = [await self._look_at_reader(reader, labels) for reader in side.readers]
             self._snapshots.setdefault(side.name, {})[when] = taken
+
+    async def _look_at_reader(self, reader: Engine, labels: dict[str, str | None]) -> dict[str, Any]:
+        reading = await poll_engine(reader.client)
+        preflight.usable_engine(reader.target.name, reading)
+        found: dict[str, Any] = snapshot.take(
+            reader.target.name, None, read_facts(reading, None), reading, None, labels
+        )["engine"]
+        return found
 
     def _compare_looks(self) -> None:
         restarted = self._in.request.form == "restart"
@@ -307,6 +317,8 @@ class Run:
                     work.data.differences, before["a"], before["b"]
                 )
                 findings += _scope_findings(work.data)
+            else:
+                findings.append(Finding("same_engine", "note", "A and B are one engine: only their salts differ."))
         decided = verdict(findings)
         result = None
         if work is not None:

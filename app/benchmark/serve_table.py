@@ -11,10 +11,12 @@ _WIDTH = 50
 
 
 def serve_tables(run: BenchmarkRunView) -> str:
-    """Every phase of every scenario and run, each as one table under a line that names it."""
+    """What the numbers hold for, then every phase of every scenario and run as one table under a line that names it."""
     if run.result is None:
         return "nothing was measured\n"
-    parts: list[str] = []
+    parts = [f"Benchmark run {run.id} of {run.engine_name}: {run.verdict or run.state}\n"]
+    if run.scope is not None:
+        parts.append(run.scope.sentence + "\n")
     for scenario in run.result.scenarios:
         for repeat in scenario.runs:
             for phase in repeat.phases:

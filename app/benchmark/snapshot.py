@@ -1,7 +1,8 @@
 """What was in force at a scenario's engine and server, taken before and after, and what differs. Pure but for reading.
 
-A snapshot is JSON: {"engine": {...}, "server": {...} | None, "labels": {...}}. Two snapshots of one scenario must agree
-(else the run is invalid); those of A and B should differ in the connector only (else each difference is listed).
+A snapshot is JSON: {"engine": {...}, "server": {...} | None, "labels": {...}, "readers": [{...}]}; a reader looks like
+an engine. Two snapshots of one scenario must agree (else the run is invalid); those of A and B should differ in the
+connector only (else each difference is listed).
 """
 
 from __future__ import annotations
@@ -108,11 +109,16 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], *, restarts: bo
     A fact that one of them could not read proves no change. `restarts`: new processes are no change.
     """
     found: list[str] = []
-    for part, names in (("engine", _ENGINE_CHANGES), ("server", _SERVER_CHANGES)):
-        old, new = before.get(part), after.get(part)
+    later = {reader["name"]: reader for reader in after.get("readers") or ()}
+    looks = [
+        ("engine", _ENGINE_CHANGES, before.get("engine"), after.get("engine")),
+        ("cache server", _SERVER_CHANGES, before.get("server"), after.get("server")),
+        *(("engine", _ENGINE_CHANGES, old, later.get(old["name"])) for old in before.get("readers") or ()),
+    ]
+    for word, names, old, new in looks:
         if not old or not new:
             continue
-        who = f"{part} {old['name']}" if part == "engine" else f"cache server {old['name']}"
+        who = f"{word} {old['name']}"
         for name in names:
             if restarts and name in ("process_start", "instance_id"):
                 continue

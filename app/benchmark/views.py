@@ -13,6 +13,10 @@ from app.benchmark.tables import BenchmarkRun, BenchmarkSample
 from app.clock import iso
 from app.shapes import Progress
 
+#: The experiment whose run is the measure of what the first run of the others costs, and what both must have asked.
+YARDSTICK = "backends-none"
+_ASKED = ("prompts", "rate", "seed", "tokens", "texts", "shape", "output_tokens", "prefix_cache", "concurrency")
+
 
 def run_view(row: BenchmarkRun) -> s.BenchmarkRunView:
     """One run."""
@@ -113,11 +117,17 @@ def experiment_view(
         ],
         open_questions=list(reference.open_questions),
         confounds=list(reference.confounds),
-        variants=[_variant(v, runs.get(v.id), mine, statistic) for v in reference.variants],
+        variants=[_variant(v, runs.get(v.id), mine, statistic, runs.get(YARDSTICK)) for v in reference.variants],
     )
 
 
-def _variant(variant: Variant, run: s.BenchmarkRunView | None, mine: Mine | None, statistic: str) -> e.VariantView:
+def _variant(
+    variant: Variant,
+    run: s.BenchmarkRunView | None,
+    mine: Mine | None,
+    statistic: str,
+    none: s.BenchmarkRunView | None,
+) -> e.VariantView:
     return e.VariantView(
         id=variant.id,
         title=variant.title,
@@ -127,16 +137,28 @@ def _variant(variant: Variant, run: s.BenchmarkRunView | None, mine: Mine | None
         untested=variant.untested,
         run_id=run.id if run is not None else None,
         run_mode=run.experiment_mode if run is not None else None,
-        rows=beside(variant, run, statistic),
+        run_scope=run.scope.sentence if run is not None and run.scope is not None else None,
+        run_finished_at=run.finished_at if run is not None else None,
+        rows=beside(variant, run, statistic, none),
         sized=[] if mine is None else [_sized(variant, mode, mine) for mode in ("exact", "scaled")],
     )
 
 
-def beside(variant: Variant, run: s.BenchmarkRunView | None, statistic: str = "") -> list[e.BesideView]:
-    """Published | mine | ratio. With another `statistic` than the printed one there is no published number."""
+def beside(
+    variant: Variant,
+    run: s.BenchmarkRunView | None,
+    statistic: str = "",
+    none: s.BenchmarkRunView | None = None,
+) -> list[e.BesideView]:
+    """Published | mine | ratio. With another `statistic` than the printed one there is no published number.
+
+    `none`: my run without a cache; it counts only where it asked what `run` asked.
+    """
     rows: list[e.BesideView] = []
+    alike = run is not None and none is not None and all(run.request.get(x) == none.request.get(x) for x in _ASKED)
+    yardstick = none.result if alike and none is not None else None
     for metric in variant.metrics:
-        value, ratio = read(metric, run.result if run is not None else None, statistic)
+        value, ratio = read(metric, run.result if run is not None else None, statistic, yardstick)
         printed = not statistic or not metric.statistic or metric.statistic == statistic
         rows.append(
             e.BesideView(

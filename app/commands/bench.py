@@ -18,6 +18,7 @@ import httpx
 from pydantic import ValidationError
 
 from app.benchmark.exports import FORMS as EXPORTS
+from app.benchmark.prompt_files import parse_prompts
 from app.benchmark.schemas import BenchmarkInput
 from app.commands.accept import PanelUnreachable
 from app.commands.context import COMMAND_PRINCIPAL, command_services
@@ -28,7 +29,6 @@ EXIT_VALID, EXIT_INVALID, EXIT_TROUBLE = 0, 1, 3
 _EXIT = {"valid": EXIT_VALID, "invalid": EXIT_INVALID}
 _ACTIVE = ("queued", "running")
 _WAIT_SECONDS = 20.0
-MAX_TEXT = 200_000
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def bench(options: BenchOptions) -> int:
         if tables:
             print(tables)
         print(one_line(run))
-        if run["scope"] is not None:
+        if run["scope"] is not None and not tables:  # the tables begin with it
             print(run["scope"]["sentence"])
         for finding in run["findings"]:
             if finding["severity"] != "note":
@@ -129,37 +129,15 @@ def one_line(run: Mapping[str, Any]) -> str:
 
 
 def read_prompts(path: Path, *, limit: int) -> list[str]:
-    """The first prompts of a ShareGPT-style JSON file, a JSON list of texts, or JSON lines with ``prompt``.
-
-    Of a conversation the first turn counts, where an answer follows. Raises InvalidInput for anything else.
-    """
+    """The first prompts of a file, as `parse_prompts` reads it. Raises InvalidInput for anything else."""
     try:
         raw = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput.field("--prompts-file", f"{path} cannot be read: {error}") from None
     try:
-        found: Any = (
-            [json.loads(x) for x in raw.splitlines() if x.strip()] if path.suffix == ".jsonl" else json.loads(raw)
-        )
+        return parse_prompts(raw, limit=limit)
     except ValueError as error:
-        raise InvalidInput.field("--prompts-file", f"{path} is not what its name says: {error}") from None
-    if not isinstance(found, list):
-        raise InvalidInput.field("--prompts-file", f"{path} must hold a list")
-    texts = [text for item in found if (text := _text_of(item)) is not None][:limit]
-    if not texts:
-        raise InvalidInput.field("--prompts-file", f"{path} holds no prompt: expected conversations, texts, or prompt")
-    return texts
-
-
-def _text_of(item: Any) -> str | None:
-    if isinstance(item, Mapping):
-        turns = item.get("conversations")
-        if isinstance(turns, list):
-            first = turns[0] if len(turns) >= 2 else None
-            item = first.get("value") if isinstance(first, Mapping) else None
-        else:
-            item = item.get("prompt")
-    return item[:MAX_TEXT] if isinstance(item, str) and item.strip() else None
+        raise InvalidInput.field("--prompts-file", f"{path} {error}") from None
 
 
 def _check(body: Mapping[str, Any]) -> None:

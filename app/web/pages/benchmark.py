@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from app.api.deps import PageQuery, parse_id
 from app.benchmark.experiment_schemas import BesideView, ExperimentView
+from app.benchmark.prompt_files import parse_prompts
 from app.benchmark.references import VARIANTS
 from app.benchmark.result import phase_title
 from app.benchmark.schemas import FORMS, SHAPES, BenchmarkInput, BenchmarkRunView, EstimateView, RunComparisonView
@@ -166,8 +167,8 @@ def start_page(
     chosen = engine_id or (engines[0].id if engines else "")
     defaults = BenchmarkInput(engine_id=chosen)
     values: dict[str, object] = {name: getattr(defaults, name) for name in (*_WHOLE, *_DECIMAL, *_TEXT, *_CHECKS)}
-    values |= {"engine_id": chosen, "form": "two_pass", "restart_target": "both", "lookup_records": "1000, 10000"}
-    values["experiment_mode"] = "scaled"
+    values |= {"engine_id": chosen, "form": "two_pass", "restart_target": "both", "experiment_mode": "scaled"}
+    values["lookup_records"] = "1000, 10000, 100000, 1000000"
     if experiment in VARIANTS:
         fields = VARIANTS[experiment].fields
         values |= {"experiment": experiment, "experiment_mode": mode, "form": fields["form"]}
@@ -220,8 +221,20 @@ def _body(values: Values) -> dict[str, Any]:
         ]
         body["lookup"] = {"records": records, "allow_fill": "lookup_allow_fill" in values}
     if (texts := one(values, "texts")) is not None:
-        body["texts"] = [x.strip() for x in texts.split("\n---\n") if x.strip()]
+        body["texts"] = _texts(texts, one(values, "prompts"))
     return body
+
+
+def _texts(given: str, prompts: str | None) -> list[str]:
+    """Texts with a line --- between two, or what a ShareGPT-style file holds."""
+    given = given.replace("\r\n", "\n")
+    if given[:1] not in ("[", "{"):
+        return [x.strip() for x in given.split("\n---\n") if x.strip()]
+    limit = 1024 if prompts is None else int(_number("prompts", prompts, int))
+    try:
+        return parse_prompts(given, limit=limit)
+    except ValueError as error:
+        raise InvalidInput.field("texts", f"what was pasted {error}") from None
 
 
 def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:

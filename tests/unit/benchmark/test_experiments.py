@@ -11,9 +11,17 @@ from app.benchmark.chart import strip_svg
 from app.benchmark.experiments import _READINGS, Mine, size
 from app.benchmark.references import LABEL, REFERENCES, VARIANTS
 from app.errors import InvalidInput, NotFound
-from tests.unit.benchmark.conftest import Panel, PanelMaker
+from tests.unit.benchmark.conftest import Panel, PanelMaker, with_and_without
 
-SMALL = Mine(chunk_size=64, l0_tokens=4096, l1_bytes=268_435_456, bytes_per_token=512, max_model_len=4096)
+SMALL = Mine(
+    chunk_size=64,
+    l0_tokens=4096,
+    l1_bytes=268_435_456,
+    bytes_per_token=512,
+    max_model_len=4096,
+    trigger_watermark=0.8,
+    eviction_ratio=0.2,
+)
 
 
 def printed() -> str:
@@ -78,6 +86,11 @@ def test_scaled_keeps_tokens_per_chunk_and_exceeds_l0() -> None:
     assert not kept["working set ÷ L0"].kept
     assert kept["working set ÷ L0"].published is None
     assert kept["L1 ÷ working set"].mine is not None
+    # Flags of the server that no request can set: published, and what is in force here.
+    watermark, ratio = kept["L1 trigger watermark"], kept["L1 eviction ratio"]
+    assert (watermark.published, watermark.mine, watermark.kept) == (0.80, 0.80, True)
+    assert (ratio.published, ratio.mine, ratio.kept) == (0.99, 0.2, False)
+    assert "experiment only" in ratio.note
 
 
 def test_scaling_without_knowledge_keeps_the_printed_sizes_and_says_so() -> None:
@@ -113,6 +126,9 @@ def test_a_scaled_run_stands_beside_the_published_numbers(
     assert shown.label == LABEL == "published, not measured here"
     variant = shown.variants[0]
     assert variant.run_id == run.id
+    assert run.scope is not None
+    assert variant.run_scope == run.scope.sentence
+    assert variant.run_finished_at == run.finished_at
     row = variant.rows[0]
     assert (row.published, row.published_text, row.mine, row.ratio) == (3.0, "about 3", 3.0, 1.0)
     assert [s.mode for s in variant.sized] == ["exact", "scaled"]
@@ -130,6 +146,29 @@ def test_another_statistic_than_the_printed_one_has_no_published_number(panel: P
     rows = panel.service.experiment("backends", statistic="median").variants[0].rows
     assert all(r.published is None and r.ratio is None for r in rows)
     assert panel.service.experiment("backends-disk", statistic="mean").variants[1].rows[0].published == 63.79
+
+
+def test_the_first_runs_cost_is_reckoned_against_the_run_without_a_cache(make_panel: PanelMaker) -> None:
+    """By the statistic that was asked for, and only where both asked the same."""
+    panel = make_panel(engines=with_and_without())
+    asked: dict[str, Any] = {"experiment_mode": "scaled", "rate": 40.0, "output_tokens": 1}
+    asked["texts"] = [f"{number} " + "a cache of prompts " * 10 for number in range(4)]
+    alone = panel.run(engine_id=panel.engines[1], experiment="backends-none", **asked)
+    cached = panel.run(experiment="backends-memory", **asked)
+    assert (alone.verdict, cached.verdict) == ("valid", "valid"), (alone.findings, cached.findings)
+
+    def first(run: Any, statistic: str) -> float:
+        return next(x.first for x in run.result.reductions if (x.metric, x.statistic) == ("ttft", statistic))
+
+    def cost(statistic: str) -> float | None:
+        rows = panel.service.experiment("backends", statistic=statistic).variants[0].rows
+        return next(row.mine for row in rows if row.name.startswith("first-run cost"))
+
+    for statistic in ("mean", "median", "p99"):
+        told = (first(cached, statistic) / first(alone, statistic) - 1) * 100
+        assert cost(statistic) == pytest.approx(told)
+    panel.run(engine_id=panel.engines[1], experiment="backends-none", **{**asked, "texts": asked["texts"][:3]})
+    assert cost("mean") is None, "another workload is no yardstick"
 
 
 def test_what_is_not_published_must_be_given(panel: Panel) -> None:

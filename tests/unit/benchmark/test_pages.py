@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -63,6 +64,18 @@ def test_a_form_keeps_what_was_typed_and_names_what_is_wrong(browser: httpx.Clie
     )
     assert answer.status_code == 200
     assert "prompt tokens" in answer.text
+
+
+def test_a_sharegpt_file_can_be_pasted(browser: httpx.Client, ids: Ids) -> None:
+    form = {"engine_id": ids["engine"], "form": "request_rate", "prompts": "1"}
+    turns = [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "so"}]
+    pasted = json.dumps([{"conversations": turns}, {"conversations": turns}])
+    answer = browser.post("/benchmark/new?estimate=1", data={**form, "texts": pasted})
+    assert answer.status_code == 200, answer.text
+    assert "What it takes and disturbs" in answer.text
+    answer = browser.post("/benchmark/new?estimate=1", data={**form, "texts": "[1, 2]"})
+    assert answer.status_code == 422
+    assert "what was pasted holds no prompt" in answer.text
 
 
 def test_a_run_is_started_from_the_form(browser: httpx.Client, api: httpx.Client, ids: Ids) -> None:

@@ -168,6 +168,8 @@ def test_prompts_from_a_sharegpt_file(tmp_path: Path) -> None:
     lines = tmp_path / "own.jsonl"
     lines.write_text('{"prompt": "a", "output_tokens": 5}\n\n{"prompt": "b"}\n')
     assert bench.read_prompts(lines, limit=10) == ["a", "b"]
+    lines.write_text('{"prompt": "only one"}\n')
+    assert bench.read_prompts(lines, limit=10) == ["only one"]
     plain = tmp_path / "own.json"
     plain.write_text('["x", "y"]')
     assert bench.read_prompts(plain, limit=10) == ["x", "y"]

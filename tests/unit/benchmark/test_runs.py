@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
+import app.benchmark.run
+from app.benchmark.fill import Filler
 from app.benchmark.schemas import BenchmarkRunView, PhaseView
 from app.benchmark.tables import BenchmarkRun, BenchmarkSample
 from app.errors import Conflict, InvalidInput, NotFound
@@ -31,7 +34,7 @@ def phases(run: BenchmarkRunView, scenario: str = "b") -> list[PhaseView]:
 
 
 def test_a_against_b(make_panel: PanelMaker) -> None:
-    panel = make_panel(engines=with_and_without(), config=config(latency=Latency(compute_per_token=0.000_2)))
+    panel = make_panel(engines=with_and_without(), config=config(latency=Latency(compute_per_token=0.000_6)))
     run = panel.run(baseline_engine_id=panel.engines[1], repeats=2, contexts=3, noise_repeat=True)
     assert (run.state, run.verdict) == ("succeeded", "valid"), run.findings
     result = run.result
@@ -157,6 +160,12 @@ def test_several_engines_store_on_one_and_read_on_the_others(make_panel: PanelMa
     assert run.result is not None
     assert run.result.tokens is not None
     assert run.result.tokens.share == 1.0
+    for when in ("before", "after"):
+        readers = run.snapshots["b"][when]["readers"]
+        assert [(r["name"], r["version"], r["settings_known"]) for r in readers] == [
+            ("engine-1", "0.32.0", True),
+            ("engine-2", "0.32.0", True),
+        ]
 
 
 def test_concurrency(panel: Panel) -> None:
@@ -249,6 +258,20 @@ def test_off_is_refused_where_it_is_on(panel: Panel) -> None:
     assert run.result is None or run.result.ttft_ms is None or run.result.ttft_ms.median is None
 
 
+def test_off_is_refused_for_hybrid_models(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where it says that its cache is off: these models do not work without it."""
+    read = app.benchmark.run.read_facts
+
+    def hybrid(*given: Any, **named: Any) -> Any:
+        return replace(read(*given, **named), hybrid=True, prefix_caching=False)
+
+    monkeypatch.setattr(app.benchmark.run, "read_facts", hybrid)
+    run = panel.run(prefix_cache="off")
+    assert run.verdict == "invalid"
+    assert codes(run, "invalid") == ["hybrid"]
+    assert "reset or left" in run.findings[0].fix
+
+
 # --- honesty
 
 
@@ -327,6 +350,39 @@ def test_foreign_lookups_at_the_server_make_the_run_invalid(make_panel: PanelMak
     assert "lookups at the cache server" in json.dumps([f.text for f in run.findings])
 
 
+def ask_engine(panel: Panel, number: int) -> None:
+    """138 prompt tokens of somebody else."""
+    from app.sandbox.engine import Sampling
+
+    world = panel.sandbox.sandbox.world
+    with world.lock:
+        world.engines[number].generate(list(range(262, 400)), Sampling(max_tokens=1), world.now())
+
+
+def test_others_prompts_between_two_passes_of_an_engine_make_the_run_invalid(make_panel: PanelMaker) -> None:
+    """No pass of A goes on meanwhile, so no pass of A can have counted them."""
+    panel = make_panel(
+        engines=with_and_without(), on_request=lambda panel, number: ask_engine(panel, 1) if number == 10 else None
+    )
+    run = panel.run(repeats=1, baseline_engine_id=panel.engines[1])
+    assert run.verdict == "invalid"
+    assert codes(run, "invalid") == ["foreign_traffic"]
+    assert run.reasons == [
+        "others sent 138 prompt tokens to the engine engine-1 between its passes, before A, run 1, pass 1"
+    ]
+
+
+def test_others_prompts_after_the_last_pass_of_an_engine_make_the_run_invalid(make_panel: PanelMaker) -> None:
+    panel = make_panel(
+        engines=with_and_without(), on_request=lambda panel, number: ask_engine(panel, 0) if number == 26 else None
+    )
+    run = panel.run(repeats=1, baseline_engine_id=panel.engines[1])
+    assert run.verdict == "invalid"
+    assert len(run.reasons) == 2
+    assert "138 prompt tokens to the engine engine-0 between its passes, before the end of the run" in run.reasons[0]
+    assert "1 lookups at the cache server cache-0 between the passes, before the end of the run" in run.reasons[1]
+
+
 def test_stores_in_flight_are_told(panel: Panel) -> None:
     panel.sandbox.control.hold_stores()
     run = panel.run(repeats=1)
@@ -335,6 +391,12 @@ def test_stores_in_flight_are_told(panel: Panel) -> None:
     assert stored is not None
     assert stored.drained is False
     assert "still in flight" in stored.text
+
+
+def test_files_counted_while_stores_are_in_flight_are_told(panel: Panel) -> None:
+    panel.sandbox.control.hold_stores()
+    run = panel.run(form="accumulation", contexts=2, tokens=200)
+    assert "stores_in_flight" in codes(run, "warning")
 
 
 def test_stores_that_drained_are_told_too(panel: Panel) -> None:
@@ -425,6 +487,16 @@ def test_lookups_at_several_numbers_of_records_leave_nothing_behind(panel: Panel
     after = sorted(p.name for p in panel.store.iterdir())
     assert not [n for n in after if "-fill" in n]
     assert [n for n in after if n not in before and run.salt_prefix not in n] == []
+
+
+def test_more_records_than_inodes_are_refused_before_one_is_written(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Filler, "short_of", lambda self, total: 50)
+    run = panel.run(form="lookup", lookup={"records": [150], "lookups": 2, "allow_fill": True}, tokens=100)
+    assert run.verdict == "error"
+    assert codes(run, "error") == ["no_inodes"]
+    assert "lacks 50 inodes for 150 records" in run.reasons[0]
 
 
 def test_filling_needs_to_be_allowed(panel: Panel) -> None:
@@ -569,7 +641,12 @@ def test_every_request_is_kept_and_exported(panel: Panel) -> None:
 def test_tables_have_the_shape_of_vllm_bench_serve(panel: Panel) -> None:
     run = panel.run(form="request_rate", prompts=3, rate=50.0)
     text = "".join(panel.service.export(int(run.id), "txt")[0])
-    table = text.split("\n", 1)[1].split("=" * 50)[0].splitlines()
+    first = "=" * 12 + " Serving Benchmark Result "
+    head, _, rest = text.partition(first)
+    assert run.scope is not None
+    assert head.splitlines()[0].endswith(": valid")
+    assert run.scope.sentence in head, "numbers without what they hold for"
+    table = (first + rest).split("=" * 50)[0].splitlines()
     assert table[0] == "============ Serving Benchmark Result ============"
     names = [line[:40].strip() for line in table[1:]]
     assert names[:4] == [

@@ -150,6 +150,13 @@ def test_a_changed_flag_is_named_and_an_unreadable_one_proves_nothing() -> None:
     assert snapshot.changes(taken(), taken(version=None)) == []
 
 
+def test_a_reader_that_changed_is_named() -> None:
+    before, after = taken(), taken()
+    before["readers"] = [taken(name="reader")["engine"], taken(name="gone")["engine"]]
+    after["readers"] = [taken(name="reader", version="0.33.0")["engine"]]
+    assert snapshot.changes(before, after) == ["engine reader: version changed from '0.32.0' to '0.33.0'"]
+
+
 def test_only_the_connector_differs() -> None:
     alone = taken(name="other", process_start=5.0, settings={"enforce_eager": True, "kv_connector": None})
     alone["server"] = None
