@@ -167,7 +167,8 @@ def test_two_models_on_one_store_are_told_apart(job: Job) -> None:
     items = {item["name"]: item for item in job.panel.items(f"/stores/{job.store_id}/records", page_size=100)}
     assert {items[name]["model_name"] for name in theirs} == {str(model)}
     assert {items[name]["model_name"] for name in first} == {str(stack.environment.model)}
-    assert [item["layout"]["dtype"] for item in epochs(job, str(model))] == ["float16"]
+    seen = epochs(job, str(model))
+    assert [item["layout"]["dtype"] for item in seen] == ["float16"], [(e["changes"], e["layout"]) for e in seen]
     assert alarms(job) == [], "two models are not mixed layouts"
     stack.stop_engine("second")
 
