@@ -123,14 +123,16 @@ def _scalar(field: str, old: object, new: object, found: list[Difference], unkno
 
 def _dtypes(a: KVLayout, b: KVLayout, one_version: bool, found: list[Difference], unknown: list[str]) -> None:
     old_kv, new_kv = normalise_kv_cache_dtype(a.kv_cache_dtype), normalise_kv_cache_dtype(b.kv_cache_dtype)
+    if _explicit(old_kv) and _explicit(new_kv) and old_kv != new_kv:
+        # whatever the kernels call it: two explicit ones may share a kernel dtype (fp8_e4m3 and fp8_e5m2)
+        found.append(Difference("kv_cache_dtype", old_kv, new_kv, FieldKind.HARD))
+        return
     if a.dtype is not None and b.dtype is not None:
         if a.dtype != b.dtype:
             _kernel_dtype("dtype", a.dtype, b.dtype, one_version, found, unknown)
         elif old_kv is None or new_kv is None:
             unknown.append("kv_cache_dtype")
-        elif old_kv != new_kv and "auto" not in (old_kv, new_kv):
-            # auto means this very kernel dtype; two explicit ones may share a kernel dtype (fp8_e4m3 and fp8_e5m2)
-            found.append(Difference("kv_cache_dtype", old_kv, new_kv, FieldKind.HARD))
+        # auto means this very kernel dtype
         return
     old = _stored_as(a.dtype, old_kv)
     new = _stored_as(b.dtype, new_kv)
@@ -139,6 +141,10 @@ def _dtypes(a: KVLayout, b: KVLayout, one_version: bool, found: list[Difference]
     elif old != new:
         # a kernel dtype on one side only: its name for an 8-bit type is not the engine's name for it
         _kernel_dtype("kv_cache_dtype", old, new, a.dtype is None and b.dtype is None, found, unknown)
+
+
+def _explicit(kv: str | None) -> bool:
+    return kv is not None and kv != "auto"
 
 
 def _stored_as(kernel: str | None, kv: str | None) -> str | None:
