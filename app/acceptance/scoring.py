@@ -22,11 +22,15 @@ def check_scoring(expected: str | None, scoring: Scoring | None) -> str | None:
     """What is wrong with a prompt's expected answer, as a sentence for its author; None when it can be used."""
     if expected is None:
         return None if scoring is None else "give `expected` as well: there is nothing to score against"
+    if not expected.strip():
+        return f"{expected!r} is blank: every answer would be right; leave `expected` out or say what must be in it"
     if scoring == "regex":
         try:
-            re.compile(expected)
+            found_in_nothing = re.search(expected, "") is not None
         except re.error as error:
             return f"{expected!r} is not a regular expression: {error}"
+        if found_in_nothing:
+            return f"{expected!r} is found in an empty answer, so every answer would be right"
     if scoring == "number" and _numbers(expected) == []:
         return f"{expected!r} holds no number to compare with"
     return None

@@ -53,7 +53,8 @@ class RecordsInventory:
         if scanned_at is None:
             return StoreTotals(0, 0, None)
         records, size, _ = self._records.count_records(store_id, RecordFilter())
-        return StoreTotals(records, size, scanned_at)
+        derived, _, _ = self._records.count_records(store_id, RecordFilter(reasons=frozenset({"derived"})))
+        return StoreTotals(records, size, scanned_at, derived)
 
     def select(self, store_id: int, selection: Selection) -> Iterator[Batch]:
         """Streams records in batches of one kind."""

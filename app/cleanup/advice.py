@@ -33,6 +33,7 @@ def warnings_for(policy: PolicySpec, facts: StoreFacts, summary: Summary, now: f
     """Everything an operator should know before running the plan, the gravest first."""
     return [
         *_about_goal(policy, facts, summary),
+        *_about_derived(facts, summary),
         *_about_share(facts, summary),
         *_about_models(facts, summary, now),
         *_about_use(policy, facts),
@@ -69,6 +70,18 @@ def _about_goal(policy: PolicySpec, facts: StoreFacts, summary: Summary) -> list
     if summary.limited:
         found.append(f"limits.{summary.limited} cuts the list short: more records match than will go.")
     return found
+
+
+def _about_derived(facts: StoreFacts, summary: Summary) -> list[str]:
+    """C8: what was computed behind wrong records outlives them, and is served."""
+    wrong = sum(summary.by_reason.get(reason, [0])[0] for reason in ("other_layout", "declared"))
+    left = facts.derived - summary.by_reason.get("derived", [0])[0]
+    if wrong and left > 0:
+        return [
+            f"{left:,} record{'s' if left != 1 else ''} may have been computed behind the wrong ones (derived) and can "
+            "be wrong too; this plan leaves them. A policy with both, such as Keep it safe, takes them in the same run."
+        ]
+    return []
 
 
 def _about_share(facts: StoreFacts, summary: Summary) -> list[str]:

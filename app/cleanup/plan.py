@@ -37,7 +37,8 @@ class StoreFacts:
     """What is known of a store when a plan is made. Bytes; None is unknown.
 
     `atime`: strictatime, relatime, noatime or unknown. `served_now`: models that a server of the store lists, None
-    when no server could be asked; `last_served`: {model: epoch seconds it was last listed}.
+    when no server could be asked; `last_served`: {model: epoch seconds it was last listed}. `derived`: records that may
+    have been computed behind wrong ones, when the store was judged last.
     """
 
     records: int
@@ -53,6 +54,7 @@ class StoreFacts:
     served_now: frozenset[str] | None = None
     last_served: Mapping[str, float] = field(default_factory=dict)
     adapter_evicts: bool | None = None
+    derived: int = 0
 
 
 class Group(NamedTuple):

@@ -153,6 +153,7 @@ class PlanMaker:
                 served_now=serving.now,
                 last_served=serving.last,
                 adapter_evicts=serving.adapter_evicts,
+                derived=totals.derived,
             )
             return facts, root.inode
 

@@ -42,11 +42,15 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreTotals:
-    """Records (foreign ones not counted) of a store's inventory; `scanned_at` None when it was never scanned."""
+    """Records (foreign ones not counted) of a store's inventory; `scanned_at` None when it was never scanned.
+
+    `derived`: how many of them may have been computed behind wrong ones.
+    """
 
     records: int
     bytes: int
     scanned_at: float | None
+    derived: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,25 @@ def configure_logging(level: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    handler.addFilter(_once_in_a_while())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # A failed start is told by `serve` itself, in one line; requests that crash are logged by app.api.problems.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+
+
+def _once_in_a_while(seconds: float = 600.0) -> Callable[[logging.LogRecord], bool]:
+    """Lets each warning of a library through once in that time: a job that overruns would bury all else with them."""
+    told: dict[tuple[str, object, str], float] = {}
+
+    def passes(record: logging.LogRecord) -> bool:
+        # The first argument names the job; later ones are times and counts.
+        what = (record.name, record.msg, str(record.args[0]) if isinstance(record.args, tuple) and record.args else "")
+        if record.levelno >= logging.ERROR or record.created - told.get(what, -seconds) >= seconds:
+            told[what] = record.created
+            return True
+        return False
+
+    return passes
 
 
 def serve(settings: Settings, *, before_serving: Callable[[Services], None] | None = None) -> None:

@@ -189,10 +189,8 @@ class Poller:
             await asyncio.shield(self._flush(batch))
 
     async def _flush(self, batch: list[Polled]) -> None:
-        if not batch:
-            return
         try:
-            await anyio.to_thread.run_sync(self._writer.write, batch)
+            await anyio.to_thread.run_sync(self._writer.write_or_keep, batch)
             await anyio.to_thread.run_sync(self._seats.relink)
         except Exception:
             log.exception("telemetry.write_failed", polls=len(batch))

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import structlog
 from sqlalchemy import Table, func, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.database import Database, insert_ignore, upsert
@@ -15,8 +17,12 @@ from app.telemetry.health import Judgement, damp, polls_needed
 from app.telemetry.observation import Observed, Span, extends
 from app.telemetry.tables import Observation, SampleRaw, Series, Snapshot
 
+log = structlog.get_logger()
+
 Kind = Literal["server", "engine", "store"]
 _TABLES: dict[Kind, type[Any]] = {"server": Server, "engine": Engine, "store": Store}
+#: Polls that are kept while the database cannot be written: ten minutes of eighty targets, every ten seconds.
+MOST_UNWRITTEN = 5000
 _CHUNK = 400  # ids in one IN (…)
 
 
@@ -54,6 +60,19 @@ class Writer:
     interval: float
     _series: dict[tuple[str, int, str], int] = field(default_factory=dict)
     _last: dict[int, _LastRow] = field(default_factory=dict)
+    _unwritten: list[Polled] = field(default_factory=list)
+
+    def write_or_keep(self, batch: Sequence[Polled]) -> None:
+        """Writes a batch, and before it what could not be written until now: a database that another holds for long
+        loses no poll, unless it holds it for very long."""
+        waiting = [*self._unwritten, *batch]
+        self._unwritten = []
+        try:
+            self.write(waiting)
+        except OperationalError as error:
+            self._unwritten = waiting[-MOST_UNWRITTEN:]
+            lost = len(waiting) - len(self._unwritten)
+            log.warning("telemetry.write_waits", polls=len(self._unwritten), lost=lost, why=str(error.orig))
 
     def write(self, batch: Sequence[Polled]) -> list[tuple[Kind, int]]:
         """Writes a batch in one transaction; returns the targets whose health state changed."""

@@ -18,7 +18,11 @@ _METADATA = frozenset(
     ipaddress.ip_address(a)
     for a in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 )
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+#: IPv6 networks that hold an IPv4 address in their last 32 bits: NAT64 (well-known and local-use), stateless
+#: translation, and the old IPv4-compatible form.
+_TRANSLATED = tuple(
+    ipaddress.ip_network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96")
+)
 _CONNECTED = "connection.connect_tcp.complete"
 
 _policy = {"allow_link_local": False}
@@ -33,7 +37,7 @@ def embedded(address: Address) -> Address:
     """The IPv4 address that an IPv6 one stands for, where it does."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
+        if inner is None and any(address in network for network in _TRANSLATED) and int(address) > 0xFFFF:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         return inner or address
     return address

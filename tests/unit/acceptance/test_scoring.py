@@ -38,6 +38,10 @@ class TestScore:
 class TestCheckScoring:
     def test_names_what_is_wrong(self) -> None:
         assert check_scoring("(", "regex") is not None
+        # Every answer would be right.
+        for blank in (" ", "\n"):
+            assert "blank" in str(check_scoring(blank, None))
+        assert "every answer" in str(check_scoring(".*", "regex"))
         assert check_scoring("none", "number") is not None
         assert check_scoring(None, "exact") is not None
 

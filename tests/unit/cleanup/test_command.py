@@ -32,6 +32,7 @@ def empty_records(path: Path, count: int) -> None:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data directory with a store and a policy, and no panel."""
     monkeypatch.setenv("TIERKEEPER_DATA_DIR", str(tmp_path / "var"))
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "l2"
     empty_records(path, 3)

@@ -253,6 +253,17 @@ class TestWarnings:
         records = [record(1, "corrupt", "short"), *(record(n) for n in range(2, 10))]
         assert self.told(records, [{"kind": "corrupt"}]) == ""
 
+    def test_records_computed_behind_wrong_ones_are_not_forgotten(self) -> None:
+        """RULES C8."""
+        wrong = [record(1, "incompatible", "other_layout"), record(2, "unverified", "derived")]
+        others = [record(n) for n in range(3, 12)]
+        told = self.told([*wrong, *others], [{"kind": "incompatible"}], derived=1)
+        assert "1 record may have been computed behind the wrong ones" in told
+        both = [{"kind": "incompatible"}, {"kind": "derived"}]
+        assert "computed behind" not in self.told([*wrong, *others], both, derived=1)
+        damaged = [record(1, "corrupt", "short"), *others]
+        assert "computed behind" not in self.told(damaged, [{"kind": "corrupt"}], derived=1)
+
     def test_a_large_share(self) -> None:
         assert "100% of the store" in self.told([record(1, "corrupt", "short")], [{"kind": "corrupt"}])
 

@@ -14,6 +14,7 @@ configure_logging("INFO")
 structlog.get_logger().info("panel.ours", answer=42)
 scheduler = logging.getLogger("apscheduler.scheduler")
 scheduler.warning('Execution of job "%s" skipped: maximum number of running instances reached (%d)', "poll", 1)
+scheduler.warning('Execution of job "%s" skipped: maximum number of running instances reached (%d)', "poll", 1)
 scheduler.info("a library's daily news is left out")
 try:
     raise ValueError("broken")

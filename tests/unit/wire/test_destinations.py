@@ -72,7 +72,10 @@ async def test_an_endless_answer_to_a_restart_hook_ends(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     "address",
-    ["169.254.169.254", "169.254.0.9", "fe80::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fd00:ec2::254"],
+    [
+        *("169.254.169.254", "169.254.0.9", "fe80::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fd00:ec2::254"),
+        *("::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "::ffff:0:169.254.169.254"),
+    ],
 )
 def test_every_way_of_writing_it(address: str) -> None:
     with pytest.raises(TargetError, match="forbidden"):
