@@ -72,6 +72,10 @@ def configure_logging(level: str) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 
+#: How long a thread that computes may keep the interpreter when another wants it.
+SWITCH_SECONDS = 0.001
+
+
 def _once_in_a_while(seconds: float = 600.0) -> Callable[[logging.LogRecord], bool]:
     """Lets each warning of a library through once in that time: a job that overruns would bury all else with them."""
     told: dict[tuple[str, object, str], float] = {}
@@ -90,6 +94,9 @@ def _once_in_a_while(seconds: float = 600.0) -> Callable[[logging.LogRecord], bo
 def serve(settings: Settings, *, before_serving: Callable[[Services], None] | None = None) -> None:
     """Serves until SIGTERM or SIGINT. The URL and, when one was made, the sign-in are printed once it is reachable."""
     configure_logging(settings.log_level)
+    # A page makes a hundred short queries, and each gives the interpreter away: beside a thread that computes (a scan,
+    # a plan, the API's document) it would wait Python's 5 ms for every one of them.
+    sys.setswitchinterval(SWITCH_SECONDS)
     sock = _bind(settings.host, settings.port)
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
     url = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}{settings.root_path}"

@@ -35,7 +35,8 @@ def warm_overview(app: FastAPI) -> None:
 
 
 def warm_rest(app: FastAPI) -> None:
-    """Makes the other large pages, compiles the remaining templates, makes the API's document.
+    """Makes the other large pages and compiles the remaining templates. The API's document takes a second of computing
+    that every page would feel: whoever asks for it first waits for it.
 
     In the end what the start has made is taken out of the garbage collector's sight: it stays anyway, and walking over
     it is the longest pause a request can meet.
@@ -46,7 +47,6 @@ def warm_rest(app: FastAPI) -> None:
     environment = app.state.templates.env
     for name in environment.list_templates():
         _gently(partial(environment.get_template, name))
-    _gently(app.openapi)
     gc.collect()
     gc.freeze()
 
