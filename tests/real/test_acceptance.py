@@ -179,7 +179,8 @@ class TestPass:
         before = _resident(room.panel.program.pid)
         run = room.accept(lengths=[70] * 250, remove_records=False, deadline_seconds=1800, seconds=1800)
         assert run["verdict"] == "pass", explained(run)
-        assert run["progress"] == {"done": 1000, "total": 1000, "unit": "requests"}
+        progress = run["progress"]  # of every request, the cold ones behind the noise floor among them
+        assert progress["done"] == progress["total"] >= 1000, progress
         assert _resident(room.panel.program.pid) - before < 60 * 2**20
         started = room.panel.post("/acceptance-runs", {"engine_id": room.engine_id, "lengths": [70] * 250})
         where = f"/acceptance-runs/{started['id']}"
