@@ -233,6 +233,7 @@ class Idempotency:
     async def _first(self, scope: Scope, body: bytes, services: Services, key_hash: str, send: Send) -> None:
         start: Message = {}
         chunks: list[bytes] = []
+        held: list[Message] = []
         sent = False
 
         async def receive() -> Message:
@@ -242,20 +243,23 @@ class Idempotency:
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def keep(message: Message) -> None:
+        async def hold(message: Message) -> None:
             nonlocal start
+            held.append(message)
             if message["type"] == "http.response.start":
                 start = message
             else:
                 chunks.append(message.get("body", b""))
-            await send(message)
 
         try:
-            await self.app(scope, receive, keep)
+            await self.app(scope, receive, hold)
         finally:
             status = start.get("status", 500)
             headers = Headers(raw=start.get("headers", []))
             await anyio.to_thread.run_sync(_keep, services, key_hash, status, headers, b"".join(chunks))
+        # Only now: whoever has the answer may send the request again at once, and is given the same one.
+        for message in held:
+            await send(message)
 
 
 def _claim(services: Services, key_hash: str, request_hash: str) -> IdempotentAnswer | None:

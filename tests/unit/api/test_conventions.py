@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from app.auth.schemas import TokenInput
 from app.errors import Conflict
+from app.web import middleware
 from tests.support.panel import Panel, running_panel
 
 
@@ -145,6 +148,22 @@ class TestIdempotency:
         assert first.status_code == again.status_code == 201
         assert first.json() == again.json()
         assert again.headers["idempotent-replayed"] == "true"
+
+    def test_an_answer_is_kept_before_it_is_given(self, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever asks again at once is answered the same, not that the first request is still being served."""
+        real = middleware._keep
+
+        def slowly(*args: Any) -> None:
+            time.sleep(0.3)
+            real(*args)
+
+        monkeypatch.setattr(middleware, "_keep", slowly)
+        client = panel.client()
+        body = {"name": "slow", "role": "viewer"}
+        answers = [
+            client.post("/api/v1/tokens", json=body, headers={"Idempotency-Key": "slow"}).status_code for _ in range(2)
+        ]
+        assert answers == [201, 201]
 
     def test_another_body_under_the_same_key_is_422(self, panel: Panel) -> None:
         client = panel.client()
