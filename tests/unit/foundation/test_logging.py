@@ -19,7 +19,7 @@ scheduler.info("a library's daily news is left out")
 try:
     raise ValueError("broken")
 except ValueError:
-    logging.getLogger("some.library").exception("it failed")
+    logging.getLogger("some.package").exception("it failed")
 """
 
 
@@ -31,5 +31,5 @@ def test_libraries_write_lines_of_the_same_form() -> None:
     assert skipped["event"] == 'Execution of job "poll" skipped: maximum number of running instances reached (1)'
     assert (skipped["level"], skipped["logger"]) == ("warning", "apscheduler.scheduler")
     assert skipped["timestamp"].endswith("Z")
-    assert (failed["logger"], failed["level"]) == ("some.library", "error")
+    assert (failed["logger"], failed["level"]) == ("some.package", "error")
     assert "ValueError: broken" in failed["exception"]
