@@ -228,6 +228,12 @@ class TestWhatIsShown:
         for match in re.finditer(r'<span class="(?:status|badge) s-\w+"[^>]*>(.*?)</span>', text):
             assert re.sub(r"<[^>]+>", "", re.sub(r"<svg.*?</svg>", "", match.group(1))).strip()
 
+    def test_where_nothing_was_looked_at_nothing_is_called_unchanged(self) -> None:
+        text = render("checks-empty", PLAIN)
+        assert "Nothing was looked at yet" in text
+        assert "Nothing is different" not in text
+        assert "Not known yet" in text
+
     def test_every_pair_has_its_own_verdicts_and_a_place_in_the_order(self) -> None:
         text = render("checks", PLAIN)
         assert "2 pairs, the worst first" in text
