@@ -11,14 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from app import __version__, cli_tools
-from app.cli_options import Filters, Json, QuarantineFor, Removal, Token, Url
+from app.cli_options import Filters, Json, PasswordFile, QuarantineFor, Removal, Token, Url
 from app.cli_targets import target_cli
 from app.errors import InvalidInput, NotFound, TierkeeperError
+from app.printable import say_lines
 
 cli = typer.Typer(
     name="tierkeeper",
     help="Operations panel for LMCache: health, disk inventory, safe cleanup and acceptance tests.",
     no_args_is_help=True,
+    rich_markup_mode=None,  # its boxes cut the names of options off at 80 columns
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -62,12 +64,16 @@ def serve(
 def demo(
     host: Annotated[str | None, typer.Option(help="Address to listen on (TIERKEEPER_HOST).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (TIERKEEPER_PORT); 0 takes a free one.")] = None,
+    fault: Annotated[
+        str | None,
+        typer.Option(help="Let the sandbox do something wrong: l2-garbage, reset-lies, stores-stuck, same-answers."),
+    ] = None,
 ) -> None:
     """Serve the panel with the sandbox: a simulated cache server and engine over a real directory."""
     from app.commands.demo import demo as run
     from app.settings import load_settings
 
-    run(load_settings(host=host, port=port))
+    run(load_settings(host=host, port=port), fault=fault)
 
 
 @cli.command()
@@ -101,40 +107,65 @@ def token_create(
 def user_create(
     username: Annotated[str, typer.Option(help="Name to sign in with.")],
     role: Annotated[str, typer.Option(help="viewer, operator or admin.")],
-    password_file: Annotated[
-        Path | None, typer.Option(help="File with the password; without it you are asked (or stdin is read).")
-    ] = None,
+    password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
     """Make a user."""
     from app.auth.schemas import UserInput
     from app.commands.context import COMMAND_PRINCIPAL, command_services
 
-    if password_file is not None:
-        try:
-            password = password_file.read_text("utf-8").rstrip("\n")
-        except OSError as error:
-            raise InvalidInput.field("--password-file", f"{password_file} cannot be read ({error.strerror})") from error
-    elif sys.stdin.isatty():
-        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
-    else:
-        password = sys.stdin.readline().rstrip("\n")
-    body = _validated(UserInput, username=username, role=role, password=password)
+    body = _validated(UserInput, username=username, role=role, password=_password(password_file))
     with command_services(create=True) as services:
         view = services.auth.create_user(body, actor=COMMAND_PRINCIPAL.actor)
     print(json.dumps(view.model_dump()) if as_json else f"user {view.username} ({view.role}) made")
+
+
+@user_cli.command("password")
+def user_password(
+    username: Annotated[str, typer.Option(help="Whose password, e.g. admin.")],
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Set a user's password (a forgotten one, say); the user is signed out everywhere."""
+    from app.auth.schemas import UserPatch
+    from app.commands.context import COMMAND_PRINCIPAL, command_services
+
+    with command_services() as services:
+        user_id = services.auth.user_id(username)
+        body = _validated(UserPatch, password=_password(password_file))
+        view = services.auth.update_user(user_id, body, actor=COMMAND_PRINCIPAL.actor)
+    print(json.dumps(view.model_dump()) if as_json else f"password of {view.username} set; signed out everywhere")
+
+
+def _password(file: Path | None) -> str:
+    """From a file, else asked for twice, else the first line of stdin."""
+    if file is not None:
+        try:
+            return file.read_text("utf-8").rstrip("\n")
+        except OSError as error:
+            raise InvalidInput.field("--password-file", f"{file} cannot be read ({error.strerror})") from error
+    if sys.stdin.isatty():
+        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+    return sys.stdin.readline().rstrip("\n")
 
 
 @cli.command()
 def scan(
     target: Annotated[str, typer.Argument(metavar="STORE|DIRECTORY", help="A store by name or id, or a directory.")],
     gentle: Annotated[bool, typer.Option(help="Go easy on a slow mount.")] = False,
+    accept_directory: Annotated[
+        bool,
+        typer.Option(
+            "--accept-directory",
+            help="Another directory than at the last scan lies at the store's path, and it is the store now.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Scan a store, or a directory that is no store, and print its summary."""
     from app.commands.scan import scan_command
 
-    raise typer.Exit(scan_command(target, as_json=as_json, gentle=gentle))
+    raise typer.Exit(scan_command(target, as_json=as_json, gentle=gentle, accept_directory=accept_directory))
 
 
 @cli.command()
@@ -268,20 +299,26 @@ def _validated(model: type[Any], **values: Any) -> Any:
     """A request body from command options; InvalidInput names the option."""
     from pydantic import ValidationError
 
+    from app.wording import location
+
     try:
         return model(**values)
     except ValidationError as error:
         first = error.errors()[0]
-        option = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
+        option = "--" + "-".join(str(part) for part in location(first)).replace("_", "-")
         raise InvalidInput.field(option, f"{first['msg']}") from None
 
 
 def main() -> None:
     """Entry point: one line on stderr for an error of ours or of the system below us, never a traceback."""
+    import structlog
+
+    # Until a command has set its logging up: reading the settings may have something to say, and stdout is the result.
+    structlog.configure(logger_factory=lambda *_args: structlog.PrintLogger(sys.stderr))
     try:
         cli(standalone_mode=True)
     except TierkeeperError as error:
-        print(f"tierkeeper: {error.detail}", file=sys.stderr)
+        say_lines(f"tierkeeper: {error.detail}", file=sys.stderr)
         # Usage errors end 2; what could not be reached or done ends 3.
         sys.exit(2 if isinstance(error, InvalidInput | NotFound) else 3)
     except KeyboardInterrupt:
@@ -296,5 +333,5 @@ def main() -> None:
         line = told(error)
         if line is None:
             raise
-        print(f"tierkeeper: {line}", file=sys.stderr)
+        say_lines(f"tierkeeper: {line}", file=sys.stderr)
         sys.exit(3)

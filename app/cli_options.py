@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,8 +16,14 @@ Token = Annotated[str | None, typer.Option(envvar="TIERKEEPER_TOKEN", help="API 
 Filters = Annotated[
     list[str] | None, typer.Option("--filter", help="KEY=VALUE as in the records list, e.g. class=corrupt; repeatable.")
 ]
+PasswordFile = Annotated[
+    Path | None, typer.Option(help="File with the password; without it you are asked (or stdin is read).")
+]
 Removal = Annotated[str, typer.Option(help="quarantine or delete.")]
 QuarantineFor = Annotated[
     str | None,
-    typer.Option(help="With --filter: how long what goes into quarantine is kept, e.g. 14d; ever: until purged."),
+    typer.Option(
+        help="With --filter: how long what goes into quarantine is kept, e.g. 14d (7d without it), until a panel that "
+        "serves purges it, or the next clean on this data directory; ever: until somebody does."
+    ),
 ]

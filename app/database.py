@@ -71,7 +71,8 @@ class Database:
 def _make_engine(url: str, is_sqlite: bool) -> Engine:
     if not is_sqlite:
         return create_engine(url, pool_pre_ping=True)
-    engine = create_engine(url, connect_args={"timeout": 15.0})
+    # The connection used last is used next: taken in turn, each would fill a page cache (below) with the same pages.
+    engine = create_engine(url, connect_args={"timeout": 15.0}, pool_use_lifo=True)
 
     @event.listens_for(engine, "connect")
     def _on_connect(connection: DBAPIConnection, _record: object) -> None:
@@ -85,7 +86,8 @@ def _make_engine(url: str, is_sqlite: bool) -> Engine:
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.execute("PRAGMA busy_timeout=15000")
-        cursor.execute("PRAGMA cache_size=-16000")
+        # 4 MB each: with 16 a panel of four hundred targets held 40 MB of pages, and nothing was faster for it.
+        cursor.execute("PRAGMA cache_size=-4000")
         cursor.close()
 
     @event.listens_for(engine, "begin")

@@ -5,6 +5,7 @@ Every error carries a sentence a user can act on: it names the field, the value 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -76,6 +77,22 @@ class NotFound(TierkeeperError):
     def of(cls, kind: str, ident: object) -> NotFound:
         """E.g. ``NotFound.of("store", "17")``."""
         return cls(f"no {kind} has the id {ident!r}")
+
+    @classmethod
+    def named(cls, kind: str, wanted: str, known: Iterable[str]) -> NotFound:
+        """For what people type: neither a name nor an id; tells the first ten names there are."""
+        names = sorted(known)
+        told = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+        there = f"registered are: {told}" if names else f"no {kind} is registered yet; {_how_to_add(kind)}"
+        return cls(f"no {kind} has the name or id {wanted[:80]!r}; {there}")
+
+
+def _how_to_add(kind: str) -> str:
+    """Where one of that kind is made: targets by page or command."""
+    ways = {"server": "server URL", "engine": "engine URL", "store": "store DIRECTORY"}
+    if kind not in ways:
+        return "add it on its page"
+    return f"add it under Settings, or with: tierkeeper target add --name NAME {ways[kind]}"
 
 
 class Conflict(TierkeeperError):

@@ -17,9 +17,11 @@ from app.api.routers import api_routers
 from app.clock import Clock, system_clock
 from app.services import Services
 from app.settings import Settings
+from app.web.downloads import TableDownloads
 from app.web.middleware import Idempotency, RequestContext, RequestLimits, SameOrigin, SecurityHeaders
 from app.web.proxy import AllowedHosts, BehindProxy
 from app.web.routers import install_pages
+from app.web.streams import Streams
 from app.wiring import Background, apply_targets_file, build_services
 
 log = structlog.get_logger()
@@ -60,6 +62,8 @@ def create_app(
         made_password = services.auth.ensure_admin()
         app.state.services = services
         app.state.metrics = metrics.PanelMetrics(services)
+        app.state.streams = Streams(services.runner.news)
+        stack.callback(app.state.streams.close)
         background = Background(services)
         await anyio.to_thread.run_sync(apply_targets_file, services)
         stack.push_async_callback(background.stop)
@@ -87,9 +91,11 @@ def create_app(
             Middleware(RequestLimits),
             Middleware(SameOrigin),
             Middleware(Idempotency),
+            Middleware(TableDownloads),
         ],
     )
     app.state.startup_error = None
+    app.state.streams = None  # until the lifespan has started
     app.state.root_path = settings.root_path
     problems.install(app)
     app.include_router(_open_routes(app))

@@ -21,7 +21,10 @@ th,td{border-bottom:1px solid var(--line);padding:.3rem .5rem;text-align:right;v
 th:first-child,td:first-child{text-align:left}table.words td,table.words th{text-align:left}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.5rem;margin:.2rem 0}
 mark{background:var(--bad);color:#fff}.two{display:grid;grid-template-columns:1fr 1fr;gap:1rem}
-@media(max-width:45rem){.two{grid-template-columns:1fr}}.wide{overflow-x:auto}
+@media(max-width:45rem){.two{grid-template-columns:1fr}
+.stack,.stack tbody,.stack tr,.stack td{display:block}.stack thead,.stack td:empty{display:none}
+.stack td{border:0;padding:.1rem 0}.stack tr{border-bottom:1px solid var(--line);padding:.6rem 0}
+.stack td[data-label]:before{content:attr(data-label) ": ";color:var(--mute)}}.wide{overflow-x:auto}
 svg text{fill:var(--fg);font:12px system-ui,sans-serif}svg .dot{fill:var(--bar);opacity:.55}
 svg .axis{stroke:var(--line)}svg .median{stroke:var(--fg);stroke-width:2}
 """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
 
 T = TypeVar("T")
 
@@ -29,6 +30,45 @@ class InputModel(BaseModel):
     """Base of every request body: unknown fields and lax coercions (false for 0, "1" for 1) are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_text(cls, raw: Any) -> Any:
+        """JSON can spell half of a surrogate pair: nothing that holds one can be sent again, once it is stored."""
+        broken = _not_text(raw)
+        if broken is not None:
+            raise PydanticCustomError(
+                "not_text",
+                "is no valid text: half of a surrogate pair, or a byte that is no UTF-8, stands in it",
+                {"at": list(broken)},
+            )
+        return raw
+
+
+def _not_text(value: Any) -> tuple[str | int, ...] | None:
+    """Where in a JSON value a text, or the name of a field, cannot be encoded; None where all can."""
+    left: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while left:
+        at, part = left.pop()
+        if isinstance(part, str):
+            if not _encodes(part):
+                return at
+        elif isinstance(part, dict):
+            for name in part:
+                if isinstance(name, str) and not _encodes(name):
+                    return (*at, ascii(name)[1:-1])
+            left += [((*at, name), inner) for name, inner in part.items()]
+        elif isinstance(part, list | tuple):
+            left += [((*at, number), inner) for number, inner in enumerate(part)]
+    return None
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Progress(ApiModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -41,8 +42,14 @@ from app.telemetry.poller import Poller
 from app.telemetry.service import TelemetryService
 from app.vault import Vault
 from app.wire import destinations
+from app.wording import location
 
 log = structlog.get_logger()
+
+#: Names that may be looked up at a time; threads are made when they are needed.
+LOOKUPS = 256
+#: How often the panel looks whether the processes behind running rows live (a few indexed queries).
+DEAD_OWNERS_SECONDS = 5.0
 
 
 def build_services(settings: Settings, clock: Clock) -> Services:
@@ -66,6 +73,7 @@ def build_services(settings: Settings, clock: Clock) -> Services:
         fleet=fleet,
         records=records,
         scheduling=scheduling,
+        telemetry=telemetry,
     )
     remover = CleanupRemover(runner=runner, records=records, cleanup=cleanup)
     acceptance = AcceptanceService(
@@ -156,7 +164,9 @@ def _register_schedules(services: Services) -> None:
         _acceptance_request(engine_id, options)
 
     services.scheduling.register("scan", fire_scan, check_scan)
-    services.scheduling.register("policy", services.cleanup.fire, services.cleanup.check_schedule)
+    services.scheduling.register(
+        "policy", services.cleanup.fire, services.cleanup.check_schedule, services.cleanup.schedule_paused
+    )
     services.scheduling.register("acceptance", fire_acceptance, check_acceptance)
     canaries = services.acceptance.canaries
     services.scheduling.register("canary", canaries.fire, canaries.check_schedule)
@@ -180,7 +190,7 @@ def _validated(model: type[M], values: Mapping[str, Any], *, prefix: str = "") -
         return model.model_validate(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
+        field = ".".join(str(part) for part in location(first))
         raise InvalidInput.field(f"{prefix}{field}", first["msg"]) from None
 
 
@@ -190,12 +200,21 @@ class Background:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._stop = asyncio.Event()
-        self._poller = Poller(db=services.db, clock=services.clock, settings=services.settings, fleet=services.fleet)
+        self._poller = Poller(
+            db=services.db,
+            clock=services.clock,
+            settings=services.settings,
+            fleet=services.fleet,
+            store_trouble=services.records.directories.trouble,
+        )
         self._polling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Settles what the last process left, then starts everything."""
         services = self._services
+        # The loop looks names up in these threads. A resolver that hangs holds one a name; with as few as there are by
+        # default (six on two cores) all other targets would wait for it, too.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(LOOKUPS, thread_name_prefix="lookup"))
         await anyio.to_thread.run_sync(services.runner.recover)
         services.runner.start()
         await anyio.to_thread.run_sync(services.runner.resume_queued)
@@ -203,10 +222,12 @@ class Background:
         watch = LayoutWatch(services)
         every = services.scheduling.every
         every(services.settings.poll_seconds, "layout-watch", watch.look)
+        every(DEAD_OWNERS_SECONDS, "dead-owners", services.runner.recover, prompt=True)
         every(60.0, "roll-up", services.telemetry.roll_up)
         every(300.0, "retention", services.telemetry.retire)
         every(60.0, "distributions", services.records.count_anew)
-        every(services.settings.poll_seconds, "alarms", services.alerts.evaluate, prompt=True)
+        every(60.0, "names-of-plans", services.cleanup.index_names)
+        every(services.settings.poll_seconds, "alarms", self._look_at_alarms, prompt=True)
         every(5.0, "messages", services.alerts.deliver)
         every(600.0, "checks", services.checks.refresh)
         every(3600.0, "alarm-retention", services.alerts.retire)
@@ -216,6 +237,10 @@ class Background:
         every(3600.0, "acceptance-retention", services.acceptance.retire)
         every(3600.0, "cleanup-retention", lambda: services.cleanup.retire(services.clock()))
         self._polling = asyncio.create_task(self._poller.run(self._stop), name="poller")
+
+    def _look_at_alarms(self) -> None:
+        if self._services.alerts.evaluate():
+            self._services.runner.news.tell("alarms")
 
     async def stop(self) -> None:
         """Stops everything within a few seconds; running work ends `interrupted`."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from json import JSONDecodeError
 from typing import Any
 
-_WITHOUT_INPUT = frozenset({"missing", "json_invalid", "model_attributes_type", "extra_forbidden"})
+_WITHOUT_INPUT = frozenset({"not_text", "missing", "json_invalid", "model_attributes_type", "extra_forbidden"})
 _PLAIN: Mapping[str, str] = {
     "missing": "is missing",
     "extra_forbidden": "is not a field here",
@@ -29,6 +29,11 @@ _PLAIN: Mapping[str, str] = {
     "enum": "must be {expected}",
     "string_too_long": "must have at most {max_length} characters",
 }
+
+
+def location(error: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """The field that one item of ``ValidationError.errors()`` is about; a check of the whole body names it itself."""
+    return (*error["loc"], *(error.get("ctx") or {}).get("at", ()))
 
 
 def plain(error: Mapping[str, Any]) -> str:

@@ -6,8 +6,8 @@ to be there), removal over real files, in quarantine and by deletion, with journ
 ``find`` deletes the same number of files of the same names and sizes, in the same run and on the same file system.
 
 Budgets: planning at 1,000,000 records at most 3 s of CPU; removal at most 4 × find; memory flat. Exit status 1 if one
-is missed (removal: by wall time and by CPU time, since others' work lengthens walls). Numbers are ratios where one can
-be had: a busy machine slows both sides.
+is missed. Removal is judged by wall time, which is what an operator waits; CPU time is told beside it, and says whether
+a miss was other people's work. Numbers are ratios where one can be had: a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cleanup.schemas import FilterPlanInput, PlanView, PolicyInput
+from app.commands.context import keep_program
 from app.database import Base
 from app.fleet.tables import Store
 from app.records.inventory_file import Cohort, Inventory
@@ -52,6 +53,7 @@ def panel(base: Path) -> Iterator[Services]:
     Base.metadata.create_all(services.db.engine)
     with services.db.write() as session:
         session.add(Store(name="bench", path=str(path.resolve()), server_path=str(path), created_at=time.time()))
+    keep_program()  # as `serve` and `clean` do
     try:
         yield services
     finally:
@@ -125,8 +127,10 @@ def _plan_row(name: str, plan: PlanView, cpu: float, memory: int) -> dict[str, A
 def removal_costs(base: Path, records: int, *, written_out: bool = False) -> list[dict[str, Any]]:
     """Wall and CPU of removals beside find, over as many files.
 
-    `written_out`: after both sides' files have reached the disk, as records of a real store have: freeing their blocks
-    then costs both sides more.
+    Each side's files are made right before they go, find's first and all gone before the other side's are made: files
+    that lie for half a minute are being written to the disk, and whoever removes them then waits for the disk.
+    `written_out`: instead, after both sides' files have reached the disk, as records of a real store have: freeing
+    their blocks then costs both sides more.
     """
     found = []
     for removal in ("quarantine", "delete"):
@@ -134,19 +138,22 @@ def removal_costs(base: Path, records: int, *, written_out: bool = False) -> lis
             path = Path(services.fleet.store_target(1).path)
             reference = path.parent / "reference"
             reference.mkdir()
-            for directory in (path, reference):
-                make_files(directory, records)
-            services.records.start_scan(1, actor="bench")
-            plan = services.cleanup.start_filter_plan(
-                1,
-                FilterPlanInput(filter={"class": "unverified"}, removal=removal),  # type: ignore[arg-type]
-                actor="bench",
-            )
+            os.sync()  # whatever was written before is not waited for by either side
+            make_files(reference, records)
             if written_out:
+                make_files(path, records)
                 os.sync()
             find_wall, find_cpu = _find(reference)
             if written_out:
                 os.sync()
+            else:
+                make_files(path, records)
+            services.records.start_scan(1, actor="bench")
+            plan = services.cleanup.start_filter_plan(
+                1,
+                FilterPlanInput(filter={"class": "unverified"}, removal=removal),
+                actor="bench",
+            )
             memory, began, cpu = _memory(), time.perf_counter(), time.process_time()
             run = services.cleanup.start_run(int(plan.id), actor="bench")
             wall, cpu = time.perf_counter() - began, time.process_time() - cpu
@@ -159,12 +166,14 @@ def removal_costs(base: Path, records: int, *, written_out: bool = False) -> lis
                     "seconds": wall,
                     "find_seconds": find_wall,
                     "ratio": wall / find_wall,
+                    "cpu_seconds": cpu,
+                    "find_cpu_seconds": find_cpu,
                     "cpu_ratio": cpu / find_cpu,
                     "microseconds_a_record": wall / records * 1e6,
                     "grown_mb": (_memory() - memory) / 1e6,
                 }
             )
-        shutil.rmtree(base / removal)
+        # What is left lies there until the end: taking it away now would keep the disk busy under the next measurement.
     return found
 
 
@@ -215,7 +224,7 @@ def main() -> int:
     finally:
         shutil.rmtree(base, ignore_errors=True)
     over = [p["plan"] for p in plans if p["cpu_seconds"] > PLAN_BUDGET_SECONDS * max(options.plan_records / 1e6, 0.1)]
-    over += [r["removal"] for r in removals if min(r["ratio"], r["cpu_ratio"]) > REMOVE_BUDGET]
+    over += [r["removal"] for r in removals if r["ratio"] > REMOVE_BUDGET]
     if options.json:
         print(json.dumps({"plans": plans, "removals": removals, "over_budget": over}, indent=2))
         return 1 if over else 0
@@ -229,8 +238,8 @@ def main() -> int:
         print(
             f"{r['removal']}: {r['records']:,} records in {r['seconds']:.2f} s, "
             f"find -delete {r['find_seconds']:.2f} s: ratio {r['ratio']:.2f} (budget {REMOVE_BUDGET:.0f}), "
-            f"CPU ratio {r['cpu_ratio']:.2f}, {r['microseconds_a_record']:.0f} µs a record, "
-            f"memory +{r['grown_mb']:.0f} MB"
+            f"CPU {r['cpu_seconds']:.2f} s to {r['find_cpu_seconds']:.2f} s: ratio {r['cpu_ratio']:.2f}, "
+            f"{r['microseconds_a_record']:.0f} µs a record, memory +{r['grown_mb']:.0f} MB"
         )
     return 1 if over else 0
 

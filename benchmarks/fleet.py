@@ -1,6 +1,7 @@
 """A whole fleet polled by one panel: processor, lateness, memory, growth of the database, and the overview page.
 
-    python benchmarks/fleet.py [--targets 200] [--seconds 120] [--interval 10] [--history-days 30] [--json]
+    python benchmarks/fleet.py [--targets 200] [--warm-up 300] [--seconds 600] [--interval 10] [--history-days 30]
+                               [--any-machine]
 
 Starts `targets` cache servers and as many engines (captured answers whose counters move, in one process of their own),
 one server that never answers, and `tierkeeper serve` over a fresh data directory. All figures are of the panel's
@@ -8,8 +9,15 @@ process, from /proc: processor seconds, so that a busy machine does not distort 
 seen from the targets: how much later than an interval after the poll before each was asked. With `--history-days` the
 database is first filled with that much history of every series, and the overview page is asked 60 times.
 
-Exit status 1 where a limit is not kept: 60 % of one core, 2 s late, 150 ms for the overview (95th percentile of the
-processor time a page takes; the time on a clock is printed beside it).
+What is watched begins after a warm-up (300 s by default): by then every sliding window of five minutes is full and the
+program has done everything once. What still grows then is bounded: the trails behind alarms, which are fullest after an
+hour (docs/PERFORMANCE.md has the numbers). Memory is judged by the straight line through all samples of that time.
+
+Exit status 1 where a limit is not kept: every target asked in every interval; no poll more than 2 s late; lateness flat
+(its 99th percentile grows by no more than a second from the first to the second half of the run) and memory flat (the
+line rises by no more than 8 % and no more than 16 MB from end to end); 60 % of one core; 150 ms for the overview (95th
+percentile of the processor time a page takes; the time on a clock is printed beside it). `--any-machine` judges what
+holds on a slow or shared machine, too: the share of a core is only printed, and a poll may be 5 s late.
 """
 
 from __future__ import annotations
@@ -26,6 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +43,10 @@ import httpx
 HERE = Path(__file__).parent
 TICKS = os.sysconf("SC_CLK_TCK")
 CPU_LIMIT, LATE_LIMIT, PAGE_LIMIT = 0.6, 2.0, 0.15
+LATE_ANYWHERE = 5.0
+#: What a run may end with above its beginning: resident memory (both), and lateness (second half and first).
+GROWTH_SHARE, GROWTH_MB, GROWTH_LATE = 0.08, 16.0, 1.0
+WARM_UP = 300.0
 PAGES = 60
 PASSWORD = "a password for the benchmark"
 
@@ -114,33 +127,68 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def watch(panel: Panel, targets: str, seconds: float, interval: float) -> dict[str, Any]:
-    """Lets the panel poll for a while; what it took."""
-    time.sleep(2.5 * interval)  # the first polls also read what only a new boot changes
+def watch(panel: Panel, targets: str, seconds: float, interval: float, warm_up: float) -> dict[str, Any]:
+    """Lets the panel poll for a while after its warm-up; what it took."""
+    time.sleep(max(warm_up, 2.5 * interval))  # the first polls also read what only a new boot changes
     began, cpu = time.time(), panel.cpu_seconds()
-    memory, cpus = [panel.resident_bytes()], [cpu]
-    while time.time() - began < seconds:
-        time.sleep(min(interval, max(0.1, began + seconds - time.time())))
-        memory.append(panel.resident_bytes())
-        cpus.append(panel.cpu_seconds())
-    took, passed = panel.cpu_seconds() - cpu, time.time() - began
-    asked = httpx.get(f"{targets}/asked", timeout=60, trust_env=False).json()
-    late, polls = [], 0
+    memory: list[tuple[float, float]] = []
+    while (now := time.time()) - began < seconds:
+        memory.append((now, panel.resident_bytes() / 1e6))
+        time.sleep(min(1.0, interval / 4))
+    took, ended = panel.cpu_seconds() - cpu, time.time()
+    asked: dict[str, list[float]] = httpx.get(f"{targets}/asked", timeout=60, trust_env=False).json()
+    found = judged(asked, memory, began, ended, interval)
+    found["cpu_share_of_a_core"] = took / (ended - began)
+    found["cpu_ms_a_poll"] = took * 1000 / max(1, found["polls"])
+    found["load_average"] = os.getloadavg()[2 if ended - began > 450 else 1]
+    return found
+
+
+def judged(
+    asked: dict[str, list[float]], memory: list[tuple[float, float]], began: float, ended: float, interval: float
+) -> dict[str, Any]:
+    """The figures of a run from `began` to `ended` (epoch seconds). Pure.
+
+    `asked`: when each target's ``/metrics`` was asked; `memory`: (time, MB). Lateness is how much longer than an
+    interval it took until a target was asked again; a target has missed an interval when that is half of one. What was
+    asked before `began` counts only as the poll before the first.
+    """
+    middle = (began + ended) / 2
+    late: list[tuple[float, float]] = []
+    polls = missed = 0
     for times in asked.values():
-        times = [at for at in times if at >= began - interval]
-        polls += len(times)
-        late += [after - before - interval for before, after in itertools.pairwise(times)]
-    half = len(memory) // 2
+        times = sorted(at for at in times if at <= ended)
+        first = next((n for n, at in enumerate(times) if at >= began), len(times))
+        polls += len(times) - first
+        within = times[first - 1 :] if first else [began - interval, *times]
+        late += [(after, after - before - interval) for before, after in itertools.pairwise(within)]
+        missed += sum(max(0, round((after - at) / interval) - 1) for at, after in itertools.pairwise([*within, ended]))
+    halves = [[x for at, x in late if at < middle], [x for at, x in late if at >= middle]]
+    at_begin, at_end = line(memory, began, ended)
     return {
-        "cpu_share_of_a_core": took / passed,
-        "cpu_ms_a_poll": took * 1000 / max(1, polls) * passed / (passed + interval),
         "polls": polls,
-        "targets_asked": len(asked),
-        "late_seconds_max": max(late, default=float("inf")),
-        "late_seconds_p99": statistics.quantiles(late, n=100)[98] if len(late) > 1 else float("inf"),
-        "resident_mb_first_half": statistics.mean(memory[: half or 1]) / 1e6,
-        "resident_mb_second_half": statistics.mean(memory[half:]) / 1e6,
+        "targets_asked": sum(1 for times in asked.values() if any(began <= at <= ended for at in times)),
+        "intervals_missed": missed,
+        "late_seconds_max": max((x for _, x in late), default=float("inf")),
+        "late_seconds_p99": _p99([x for _, x in late]),
+        "late_seconds_p99_first_half": _p99(halves[0]),
+        "late_seconds_p99_second_half": _p99(halves[1]),
+        "resident_mb_begin": at_begin,
+        "resident_mb_end": at_end,
+        "resident_mb_max": max((mb for _, mb in memory), default=float("nan")),
     }
+
+
+def line(points: list[tuple[float, float]], began: float, ended: float) -> tuple[float, float]:
+    """The straight line through the points (least squares), at two times; NaN for fewer than two points. Pure."""
+    if len({at for at, _ in points}) < 2:
+        return float("nan"), float("nan")
+    slope, offset = statistics.linear_regression([at - began for at, _ in points], [value for _, value in points])
+    return offset, offset + slope * (ended - began)
+
+
+def _p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100)[98] if len(values) > 1 else float("inf")
 
 
 def database(panel: Panel) -> dict[str, float]:
@@ -168,7 +216,11 @@ def _sizes(db: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def fill(panel: Panel, days: float, raw_hours: float, interval: float) -> dict[str, float]:
-    """History of every series that the polls have begun: raw, five minutes, hours, as after weeks (panel stopped)."""
+    """History of every series that the polls have begun: raw, five minutes, hours, as after weeks (panel stopped).
+
+    No value is a whole number, which SQLite keeps in fewer bytes: `bytes_a_row` of each table is the most it takes.
+    """
+    sizes: dict[str, float] = {}
     now = round(time.time() * 1000)
     began = time.time()
     with contextlib.closing(sqlite3.connect(panel.data / "tierkeeper.db", isolation_level=None)) as db:
@@ -181,7 +233,10 @@ def fill(panel: Panel, days: float, raw_hours: float, interval: float) -> dict[s
             ("sample_1h", 3_600_000, round(max(days, 60) * 86_400_000)),
         ):
             first = (now - span) // step * step
-            values = "at % 977" if table == "sample_raw" else "30, at % 977 * 30, 1, 976, at % 977"
+            values = "at % 977 + 0.3"
+            if table != "sample_raw":
+                values = f"30, at % 977 * 30 + 0.3, 1.3, 976.3, {values}"
+            pages, there = _pages(db), db.execute(f"select count(*) from {table}").fetchone()[0]
             db.execute("begin")
             for series in ids:
                 db.execute(
@@ -190,6 +245,9 @@ def fill(panel: Panel, days: float, raw_hours: float, interval: float) -> dict[s
                     (first, now - 2 * step, series),
                 )
             db.execute("commit")
+            added = db.execute(f"select count(*) from {table}").fetchone()[0] - there
+            sizes[f"{table}_rows_added"] = added
+            sizes[f"{table}_bytes_a_row"] = (_pages(db) - pages) * 4096 / max(1, added)
         for name, width in (("5m", 300_000), ("1h", 3_600_000)):
             db.execute("insert or replace into roll_up_mark values (?, ?)", (name, now // width * width))
         rows = sum(
@@ -197,7 +255,13 @@ def fill(panel: Panel, days: float, raw_hours: float, interval: float) -> dict[s
         )
         db.execute("pragma journal_mode = wal")
     size = (panel.data / "tierkeeper.db").stat().st_size
-    return {"rows": rows, "gigabytes": size / 1e9, "filled_seconds": time.time() - began}
+    return {"rows": rows, "gigabytes": size / 1e9, "filled_seconds": time.time() - began, **sizes}
+
+
+def _pages(db: sqlite3.Connection) -> int:
+    """Pages in use. The database is made with 4096 bytes a page."""
+    used: int = db.execute("pragma page_count").fetchone()[0] - db.execute("pragma freelist_count").fetchone()[0]
+    return used
 
 
 def pages(panel: Panel, path: str = "/") -> dict[str, float]:
@@ -232,7 +296,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             panel = Panel(Path(folder), targets, options.targets, options.interval, hang=True)
             try:
                 panel.start()
-                found["polling"] = watch(panel, targets, options.seconds, options.interval)
+                found["polling"] = watch(panel, targets, options.seconds, options.interval, options.warm_up)
                 print(json.dumps(found["polling"]), file=sys.stderr, flush=True)
                 panel.stop()
                 found["database"] = database(panel)
@@ -249,32 +313,50 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def broken(found: dict[str, Any]) -> list[str]:
-    """The limits that were not kept."""
+def broken(found: dict[str, Any], *, any_machine: bool = False) -> list[str]:
+    """The limits that were not kept, a sentence each."""
     polling, told = found["polling"], []
+    late = LATE_ANYWHERE if any_machine else LATE_LIMIT
     scale = found["targets"] / 200 * 10 / found["interval"]
-    if polling["cpu_share_of_a_core"] > CPU_LIMIT * max(1.0, scale):
+    if not any_machine and polling["cpu_share_of_a_core"] > CPU_LIMIT * max(1.0, scale):
         told.append(f"{polling['cpu_share_of_a_core']:.0%} of one core, {CPU_LIMIT:.0%} allowed")
-    if polling["late_seconds_max"] > LATE_LIMIT:
-        told.append(f"a poll {polling['late_seconds_max']:.2f} s late, {LATE_LIMIT:g} s allowed")
+    if polling["targets_asked"] < 2 * found["targets"]:
+        told.append(f"{polling['targets_asked']} of {2 * found['targets']} targets were asked")
+    if polling["intervals_missed"]:
+        told.append(f"{polling['intervals_missed']} polls were left out")
+    if not polling["late_seconds_max"] <= late:
+        told.append(f"a poll {polling['late_seconds_max']:.2f} s late, {late:g} s allowed")
+    told += [*_grown(polling)]
     if "overview" in found and found["overview"]["cpu_ms_p95"] > PAGE_LIMIT * 1000:
         told.append(f"the overview takes {found['overview']['cpu_ms_p95']:.0f} ms, {PAGE_LIMIT * 1000:.0f} allowed")
     return told
 
 
+def _grown(polling: dict[str, Any]) -> Iterator[str]:
+    """What is not flat over the run."""
+    first, second = polling["resident_mb_begin"], polling["resident_mb_end"]
+    if not second - first <= min(GROWTH_MB, GROWTH_SHARE * first):
+        yield f"memory grew from {first:.0f} to {second:.0f} MB, {GROWTH_SHARE:.0%} and {GROWTH_MB:g} MB allowed"
+    first, second = (polling[f"late_seconds_p99_{half}_half"] for half in ("first", "second"))
+    if not second - first <= GROWTH_LATE:
+        yield f"lateness grew from {first:.2f} to {second:.2f} s (p99), {GROWTH_LATE:g} s allowed"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", type=int, default=200, help="cache servers, and as many engines")
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long polls are watched")
+    parser.add_argument("--warm-up", type=float, default=WARM_UP, help="seconds of polling before that")
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long polls are watched")
     parser.add_argument("--interval", type=float, default=10.0, help="TIERKEEPER_POLL_SECONDS")
     parser.add_argument("--history-days", type=float, default=0.0, help="fill so much history, then ask the overview")
     parser.add_argument("--raw-hours", type=float, default=48.0, help="of it as raw samples")
     parser.add_argument("--settle", type=float, default=20.0, help="seconds before the pages are asked")
+    parser.add_argument("--any-machine", action="store_true", help="limits that a slow or shared machine keeps, too")
     parser.add_argument("--dir", type=Path, help="where the data directory is made")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = measure(options)
-    wrong = broken(found)
+    wrong = broken(found, any_machine=options.any_machine)
     if options.json:
         print(json.dumps({**found, "broken": wrong}))
     else:

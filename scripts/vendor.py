@@ -1,4 +1,4 @@
-"""Fetch the third-party files under static/vendor again and check that they are the bytes we know.
+"""Fetch the third-party files under static/vendor (and those of browser tests) again and check their bytes.
 
 Usage: ``python scripts/vendor.py`` (check and copy) or ``python scripts/vendor.py --update`` (after a change of a
 version in VENDORED.toml: write the new hashes). Needs ``npm``; nothing of this runs when the panel runs.
@@ -17,8 +17,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-VENDOR = Path(__file__).resolve().parent.parent / "static" / "vendor"
-MANIFEST = VENDOR / "VENDORED.toml"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = (ROOT / "static" / "vendor", ROOT / "tests" / "browser" / "vendor")
 
 
 def fetch(name: str, version: str, into: Path) -> Path:
@@ -59,12 +59,10 @@ def wanted(package: dict[str, Any], source: Path) -> list[tuple[dict[str, Any], 
     return found
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status 0 when every file was fetched and had the known hash (or was updated)."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--update", action="store_true", help="write the hashes of what was fetched")
-    update = parser.parse_args(argv).update
-    text = MANIFEST.read_text(encoding="utf-8")
+def renew(folder: Path, *, update: bool) -> int:
+    """Fetches what the manifest of one folder names; how many files have other bytes than it says."""
+    manifest = folder / "VENDORED.toml"
+    text = manifest.read_text(encoding="utf-8")
     bad = 0
     with tempfile.TemporaryDirectory() as scratch:
         for package in tomllib.loads(text)["package"]:
@@ -78,11 +76,20 @@ def main(argv: list[str] | None = None) -> int:
                     print(f"{entry['target']}: got {digest}, the manifest says {entry['sha256']}", file=sys.stderr)  # noqa: T201
                     bad += 1
                     continue
-                target = VENDOR / entry["target"]
+                target = folder / entry["target"]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
     if update:
-        MANIFEST.write_text(text, encoding="utf-8")
+        manifest.write_text(text, encoding="utf-8")
+    return bad
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0 when every file was fetched and had the known hash (or was updated)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--update", action="store_true", help="write the hashes of what was fetched")
+    update = parser.parse_args(argv).update
+    bad = sum(renew(folder, update=update) for folder in FOLDERS)
     return 1 if bad else 0
 
 

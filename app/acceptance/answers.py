@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.vllm.completions import CompletionAnswer
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -17,6 +19,14 @@ class Candidate:
 
     token: str
     logprob: float
+
+
+#: Why an answer with HTTP 200 is none: its numbers say that the engine computed on something that is no KV data.
+NOT_FINITE = "log-probabilities that are not finite numbers"
+
+
+#: Why two answers that do not contradict each other are not equal either: a part of one of them never came.
+INCOMPLETE = "the answer did not come whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,7 @@ class Answer:
     finish_reason: str | None = None
     refusal: Refusal | None = None
     score: float | None = None
+    incomplete: str | None = None  # what is known to be missing of it
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -58,6 +69,7 @@ class Answer:
             "finish_reason": self.finish_reason,
             "refusal": None if self.refusal is None else [self.refusal.http_status, self.refusal.message],
             "score": self.score,
+            "incomplete": self.incomplete,
         }
 
     @classmethod
@@ -74,6 +86,7 @@ class Answer:
             finish_reason=data.get("finish_reason"),
             refusal=None if refusal is None else Refusal(refusal[0], refusal[1]),
             score=data.get("score"),
+            incomplete=data.get("incomplete"),
         )
 
 
@@ -93,3 +106,39 @@ class AnswerSet:
     def of(cls, name: str, answers: Sequence[Answer]) -> AnswerSet:
         """From a list; a later answer of a prompt replaces an earlier one."""
         return cls(name, {a.prompt: a for a in answers})
+
+
+def to_answer(prompt: str, raw: CompletionAnswer, *, most: int, chat: bool = False) -> Answer:
+    """The engine's answer as the comparison needs it. `most`: the tokens that were asked for."""
+    refusal = None
+    if raw.error is not None:
+        refusal = Refusal(raw.error.status, raw.error.message)
+    elif raw.non_finite or any(p is None for p in raw.token_logprobs):
+        refusal = Refusal(raw.http_status, NOT_FINITE)
+    return Answer(
+        prompt=prompt,
+        token_ids=raw.token_ids,
+        tokens=raw.tokens,
+        logprobs=() if refusal else tuple(p for p in raw.token_logprobs if p is not None),
+        top=tuple(ranked(row.items()) for row in raw.top_logprobs),
+        text=raw.text,
+        finish_reason=raw.finish_reason,
+        refusal=refusal,
+        incomplete=None if refusal else _incomplete(raw, most, chat=chat),
+    )
+
+
+def _incomplete(raw: CompletionAnswer, most: int, *, chat: bool) -> str | None:
+    """What says that more tokens were generated than came: the usage, or no end at all.
+
+    A token that ends the answer may be counted and not sent, and in chat those that open and close a thought.
+    """
+    came = len(raw.token_ids or raw.tokens)
+    told = raw.completion_tokens
+    if not came:
+        return None  # this engine does not tell tokens, or there is no answer: both are found elsewhere
+    if told is None:
+        unended = raw.finish_reason is None and came < most
+        return f"{came} tokens came, without a finish reason and without a usage" if unended else None
+    unsent = 2 if chat else (1 if raw.finish_reason == "stop" else 0)
+    return f"{came} of the {told} tokens that the usage counts came" if told - came > unsent else None

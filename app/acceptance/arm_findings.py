@@ -1,8 +1,9 @@
-"""What one arm must show : tokens from where it says, a reset with an effect, the right tier. Pure."""
+"""What one arm must show: tokens from where it says, a reset with an effect, the right tier. Pure."""
 
 from __future__ import annotations
 
 from app.acceptance import fixes
+from app.acceptance.agreement import agreement
 from app.acceptance.evidence import ArmEvidence, Totals
 from app.acceptance.finding import CACHE_ARMS, EXTERNAL_ARMS, Finding
 from app.acceptance.tolerance import Tolerance
@@ -28,6 +29,7 @@ def arm_findings(arm: ArmEvidence, tolerance: Tolerance | None) -> list[Finding]
         found += _nothing_cached(arm, totals, "the first token was changed, so nothing may be reused")
     elif arm.name in CACHE_ARMS:
         found += _external(arm, totals, tolerance)
+    found += agreement(arm, totals)
     found += _foreign(arm, totals)
     if totals.too_short > 0:
         found.append(
@@ -66,9 +68,14 @@ def _nothing_cached(arm: ArmEvidence, totals: Totals, why: str) -> list[Finding]
 
 def _base_line(arm: ArmEvidence, totals: Totals | None) -> list[Finding]:
     """The engine without the connector computed everything itself, by its requests or by its own counters."""
-    cached = None if totals is None else totals.external_tokens
-    if cached is None and arm.engine is not None:
-        cached = None if arm.engine.external_hits is None else round(arm.engine.external_hits)
+    told = [] if totals is None else [totals.external_tokens, totals.local_tokens]
+    known = [n for n in told if n is not None]
+    cached = sum(known) if known else None
+    if not known and arm.alone and arm.engine is not None and arm.engine.local_hits is not None:
+        cached = round(arm.engine.local_hits)
+    counted = None if arm.engine is None else arm.engine.external_hits
+    if counted is not None:
+        cached = max(cached or 0, round(counted))
     if cached is None:
         text = "nothing says that this engine computed the answers itself"
         return [Finding("no_token_evidence", "invalid", text, fixes.STATS, arm.name)]
@@ -167,8 +174,8 @@ def _tier(arm: ArmEvidence, totals: Totals) -> list[Finding]:
     l1 = None if arm.server is None else arm.server.hit_l1
     l2 = None if arm.server is None else arm.server.hit_l2
     if l1 is None or l2 is None:
-        # A server that does not split hits still counts its loads from L2.
-        l1, l2 = None, arm.l2_loads
+        # A server that does not split hits still counts its loads from L2: everybody's, so others' may be among them.
+        l1, l2 = None, arm.l2_loads if arm.alone or arm.l2_loads == 0 else None
     unit = "chunks" if l1 is None else "tokens"
     if l2 is None:
         text = "the server's counters do not say whether L1 or L2 supplied the tokens"
@@ -196,14 +203,15 @@ def _foreign(arm: ArmEvidence, totals: Totals) -> list[Finding]:
     """E6: others' traffic is a warning, unless this arm's evidence rests on counters that count everybody."""
     rests_on_counters = "engine_counters" in totals.sources
     foreign = arm.foreign_tokens
-    if foreign is None:
-        if rests_on_counters:
-            text = "its evidence rests on the engine's counters, and whether others used the engine is not known"
-            return [Finding("foreign_traffic_unknown", "invalid", text, fixes.ALONE, arm.name)]
-        return []
-    if foreign <= 0:
-        return []
+    seen = _foreign_requests(arm)
+    if foreign is None and rests_on_counters:
+        text = "its evidence rests on the engine's counters, and whether others used the engine is not known"
+        return [Finding("foreign_traffic_unknown", "invalid", text, fixes.ALONE, arm.name)]
+    if not foreign:
+        return [] if seen is None else [Finding("foreign_load", "warning", seen, fixes.NEIGHBOURS, arm.name)]
     text = f"others sent {foreign:.0f} prompt tokens to the engine meanwhile"
+    if seen is not None:
+        text = f"{text}; {seen}"
     if rests_on_counters:
         return [
             Finding(
@@ -211,3 +219,16 @@ def _foreign(arm: ArmEvidence, totals: Totals) -> list[Finding]:
             )
         ]
     return [Finding("foreign_traffic", "warning", text, fixes.NEIGHBOURS, arm.name)]
+
+
+def _foreign_requests(arm: ArmEvidence) -> str | None:
+    """What was seen of others' requests in the engine while the arm's own were in flight; None without any."""
+    others = arm.load.others if arm.load is not None else None
+    if others is None or others.high == 0:
+        return None
+    verb = "was" if others.high == 1 else "were"
+    readings = f"{others.readings} reading{'' if others.readings == 1 else 's'}"
+    return (
+        f"up to {others.high:.0f} of the requests in the engine at once {verb} not the run's, {others.mean:.1f} on "
+        f"average over {readings}"
+    )

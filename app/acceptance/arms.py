@@ -9,16 +9,9 @@ from typing import Any
 
 from app.acceptance.answers import AnswerSet
 from app.acceptance.compare import compare
-from app.acceptance.evidence import (
-    ArmEvidence,
-    EngineCounters,
-    L1Emptied,
-    ResetEvidence,
-    SaltCounters,
-    TokenEvidence,
-    resolve,
-    total,
-)
+from app.acceptance.counters import EngineCounters, LoadedTokens, SaltCounters
+from app.acceptance.evidence import ArmEvidence, L1Emptied, ResetEvidence, TokenEvidence, resolve, total
+from app.acceptance.load import LoadEvidence
 from app.acceptance.prompts import Prompt
 from app.acceptance.results import ArmResult, restricted
 from app.acceptance.scoring import score
@@ -42,12 +35,13 @@ class Item:
 class ArmPlan:
     """How an arm asks, and what is known about its requests before they are sent.
 
-    `local_empty`: the GPU cache holds nothing of these salts. `split`: ask without streaming, because the split of the
-    cached tokens matters and only then vLLM tells it. `probe`: the request that was sent just before, in the same
-    state. `reference`: what the answers are compared with.
+    `local_empty`: the GPU cache holds nothing of these salts; `held`: it holds all that it can of them. `split`: ask
+    without streaming, because the split of the cached tokens matters and only then vLLM tells it. `probe`: the request
+    that was sent just before, in the same state. `reference`: what the answers are compared with.
     """
 
     local_empty: bool = False
+    held: bool = False
     split: bool = False
     probe: Asked | None = None
     reset: ResetEvidence | None = None
@@ -61,14 +55,17 @@ class _Window:
 
     engine: EngineCounters | None = None
     server: SaltCounters | None = None
+    loaded: LoadedTokens | None = None
     l2_loads: float | None = None
+    load: LoadEvidence | None = None
 
 
 @dataclass
 class Asking:
     """What all arms of a run share: its numbers, its results, and where rows and progress go.
 
-    `bracket`: the engine's usage tells no cached tokens, so each request is bracketed with its counters.
+    `block_size`: of the engine's KV cache in tokens, None where it does not tell. `bracket`: the usage tells no
+    cached tokens, so each request is bracketed with its counters.
     """
 
     chunk_size: int
@@ -76,6 +73,7 @@ class Asking:
     save: Callable[[list[dict[str, Any]]], None]
     advance: Callable[[str, int], None]
     results: dict[str, ArmResult]
+    block_size: int | None = None
     bracket: bool = False
     tolerance: Tolerance | None = None
     lengths: dict[str, int] = field(default_factory=dict)  # prompt tokens as the engine counted them, by salt
@@ -91,20 +89,29 @@ class Asking:
         When the run has to stop in the middle, what came until then is kept before the exception goes on.
         """
         asked: list[Asked] = []
-        engine_before, server_before = await asyncio.gather(stack.engine_counters(), stack.server_metrics())
-        try:
-            await self._ask_all(name, stack, items, asked, plan)
-        except (RunStopped, asyncio.CancelledError):
-            # The counters of a target in trouble are not waited for.
-            await self._keep(name, items, asked, plan, _Window())
-            raise
+        salts = [i.salt for i in items]
+        engine_before, server_before = await asyncio.gather(
+            stack.counters.engine_before(), stack.counters.server_before(salts)
+        )
+        with stack.load.arm() as load:
+            try:
+                await self._ask_all(name, stack, items, asked, plan)
+            except (RunStopped, asyncio.CancelledError):
+                # The counters of a target in trouble are not waited for.
+                await self._keep(name, items, asked, plan, _Window(load=load()))
+                raise
         own = sum(a.counts.prompt_tokens or 0 for a in asked)
         lookups = sum((a.counts.prompt_tokens or 0) // self.chunk_size * self.chunk_size for a in asked)
-        window = _Window(
-            await stack.settled_engine_counters(engine_before, own),
-            await stack.settled_salt_counters(server_before, [i.salt for i in items], lookups),
-            await _l2_loads(stack, server_before),
+        external = sum(_external_told(a, plan) for a in asked)
+        engine = await stack.counters.engine_since(
+            engine_before,
+            own,
+            local=sum(_local_told(a, plan) for a in asked),
+            external=max(0, external - len(asked)),  # of whole chunks it counts one token less
         )
+        # What went into the engine is counted after the look-up that found it: at least what the requests speak of.
+        server, loaded = await stack.counters.server_since(server_before, salts, lookups, external)
+        window = _Window(engine, server, loaded, await _l2_loads(stack, server_before), load())
         return await self._keep(name, items, asked, plan, window)
 
     async def _ask_all(self, name: str, stack: Stack, items: Sequence[Item], asked: list[Asked], plan: ArmPlan) -> None:
@@ -143,9 +150,11 @@ class Asking:
                 engine=window.engine,
                 own_prompt_tokens=sum(a.counts.prompt_tokens or 0 for a in scored),
                 server=window.server,
+                loaded=window.loaded,
                 l2_loads=window.l2_loads,
                 reset=plan.reset,
                 l1_emptied=plan.l1_emptied,
+                load=window.load,
             )
         )
         _count(result, scored)
@@ -159,7 +168,8 @@ class Asking:
         self, items: Sequence[Item], asked: Sequence[Asked], plan: ArmPlan, window: _Window
     ) -> list[TokenEvidence]:
         reachable = {(i.prompt.key, i.salt): i.reachable for i in items}
-        external_none = _external_none(window.engine, plan.probe)
+        external_none = _external_none(window)
+        held = plan.held and _held_all(plan.probe)
         return [
             _UNKNOWN
             if a.answer.refusal is not None
@@ -168,10 +178,17 @@ class Asking:
                 self.chunk_size,
                 local_empty=plan.local_empty,
                 external_none=external_none,
+                local_most=self._local_most(a) if held else None,
                 reachable=reachable[a.prompt.key, a.salt],
             )
             for a in asked
         ]
+
+    def _local_most(self, asked: Asked) -> int:
+        """What the GPU cache can serve of a prompt that it holds: the whole blocks before its last token, which is
+        always computed."""
+        before_last = max(0, (asked.counts.prompt_tokens or 0) - 1)
+        return before_last if self.block_size is None else before_last // self.block_size * self.block_size
 
 
 def base_key(key: str) -> str:
@@ -189,15 +206,37 @@ def _count(result: ArmResult, asked: Sequence[Asked]) -> None:
             result.metrics.add(a.prompt.scoring or "contains")
 
 
-def _external_none(engine: EngineCounters | None, probe: Asked | None) -> bool:
-    """Whether nothing was loaded from outside while the arm ran: by the engine's counter, else by the probe."""
-    if engine is not None and engine.external_hits == 0:
+def _external_none(window: _Window) -> bool:
+    """Whether a counter says that nothing of the run's came from outside while the arm ran."""
+    if window.loaded is not None and window.loaded.tokens == 0:
         return True
+    return window.engine is not None and window.engine.external_hits == 0
+
+
+def _held_all(probe: Asked | None) -> bool:
+    """Whether the request sent in the same state was served by the GPU cache, and by nothing else."""
     return probe is not None and probe.counts.stats_external == 0 and bool(probe.counts.stats_local)
 
 
+def _external_told(asked: Asked, plan: ArmPlan) -> int:
+    """Tokens that a request's own numbers make external."""
+    counts = asked.counts
+    if counts.stats_external is not None:
+        return counts.stats_external
+    return (counts.cached_tokens or 0) if plan.local_empty else 0
+
+
+def _local_told(asked: Asked, plan: ArmPlan) -> int:
+    """Tokens that a request's own numbers make local."""
+    counts = asked.counts
+    if counts.stats_local is not None:
+        return counts.stats_local
+    nothing_loaded = plan.held and counts.stats_external is None and _held_all(plan.probe)
+    return min(counts.cached_tokens or 0, counts.prompt_tokens or 0) if nothing_loaded else 0
+
+
 async def _l2_loads(stack: Stack, before: ServerMetrics | None) -> float | None:
-    now = await stack.server_metrics()
+    now = await stack.counters.server()
     if before is None or now is None or now.instance_id != before.instance_id or now.l2_load_completed_chunks is None:
         return None
     return now.l2_load_completed_chunks - (before.l2_load_completed_chunks or 0.0)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.acceptance import canary_rows as rows
-from app.acceptance.canary_schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryView
+from app.acceptance.canary_schemas import CanaryInput, CanaryRunInput, CanaryRunView, CanaryStanding, CanaryView
 from app.acceptance.canary_work import CanaryInput as WorkInput
 from app.acceptance.canary_work import CanaryWork
 from app.acceptance.execution import watched
@@ -32,7 +32,7 @@ from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.fleet.schemas import EngineView, ServerView
 from app.paging import decode_cursor, encode_cursor, parse_id
 from app.records.tables import RecordHold
-from app.scheduling.runner import WorkContext, WorkKind, WorkRunner, request_cancel
+from app.scheduling.runner import WorkContext, WorkKind, WorkRunner
 from app.scheduling.schemas import Page
 from app.scheduling.service import StartedWork
 from app.scheduling.work import ACTIVE_STATES
@@ -125,6 +125,7 @@ class CanaryService:
         )
 
     def _submit(self, row: CanaryRun, actor: str, action: str, detail: dict[str, Any]) -> CanaryRunView:
+        self._runner.recover()
         try:
             with self._db.write() as session:
                 busy = session.scalar(
@@ -147,7 +148,7 @@ class CanaryService:
     def cancel(self, run_id: int, *, actor: str) -> CanaryRunView:
         """Asks canary work to stop."""
         self.get_run(run_id)
-        request_cancel(self._db, self._clock, CanaryRun, run_id)
+        self._runner.cancel(WORK_KIND, run_id)
         return self.get_run(run_id)
 
     # looking
@@ -179,6 +180,11 @@ class CanaryService:
             items=[rows.view(r, history.get(r.id, [])) for r in found],
             next_page_token=encode_cursor(name, [found[-1].id]) if more else None,
         )
+
+    def standing(self) -> dict[str, CanaryStanding]:
+        """How the canaries of each engine stand, by its id; an engine without any is left out."""
+        with self._db.read() as session:
+            return rows.standing(session)
 
     def get_run(self, run_id: int) -> CanaryRunView:
         """One keeping or reading-back. NotFound."""
@@ -243,8 +249,9 @@ class CanaryService:
                 row.canary_ids = [self._add(session, row, made, now) for made in result.made]
             for canary_id, verdict, reading in result.checks:
                 rows.write_check(session, row.id, canary_id, verdict, reading, now)
-        if result.outcome == "ok":
-            self._fleet.mark_data_path_proven(given.server.id, now)
+        if result.outcome in ("ok", "wrong"):
+            by = f"canary run {context.id} of {given.engine.name}"
+            self._fleet.mark_data_path(given.server.id, now, right=result.outcome == "ok", by=by)
         if given.check:
             self._clean_up(given, context)
         if result.outcome == "error":

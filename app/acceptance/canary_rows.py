@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.acceptance.answers import Answer
-from app.acceptance.canary_schemas import CanaryCheckView, CanaryRunView, CanaryView
+from app.acceptance.canary_schemas import CanaryCheckView, CanaryOutcome, CanaryRunView, CanaryStanding, CanaryView
 from app.acceptance.canary_verdict import FOUND_WRONG, UNDECIDED, CanaryVerdict, Reading
 from app.acceptance.canary_work import Candidate, Kept, prompt_of
 from app.acceptance.schemas import FindingView
-from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, Canary, CanaryCheck, CanaryRun
+from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceRun, Canary, CanaryCheck, CanaryRun
 from app.acceptance.tolerance import fix_tolerance, noise_floor
 from app.clock import iso
 from app.scheduling.schemas import Progress
@@ -21,7 +22,11 @@ HISTORY_SHOWN = 200
 
 
 def candidates(session: Session, run_id: int | None, count: int) -> tuple[Candidate, ...]:
-    """The longest prompts of a run that were answered in its cold arm, scored ones first."""
+    """The longest prompts of a run that were answered in its cold arm, scored ones first. Not those whose answer did
+    not change with their text: a wrong record would not show in it."""
+    run = None if run_id is None else session.get(AcceptanceRun, run_id)
+    controls = [] if run is None else run.evidence.get("controls") or []
+    blind = {c["prompt"] for c in controls if c["outcome"] == "equal"}
     rows = session.execute(
         select(AcceptancePrompt, AcceptanceAnswer)
         .join(
@@ -35,6 +40,7 @@ def candidates(session: Session, run_id: int | None, count: int) -> tuple[Candid
             AcceptanceAnswer.repeat == 0,
             AcceptanceAnswer.error.is_(None),
             AcceptanceAnswer.expected_external_tokens > 0,
+            AcceptancePrompt.key.not_in(blind),
         )
     ).all()
     ranked = sorted(rows, key=lambda r: (r[0].expected is None, -(r[1].prompt_tokens or 0)))
@@ -43,6 +49,23 @@ def candidates(session: Session, run_id: int | None, count: int) -> tuple[Candid
         as_sent = prompt_of(prompt.key, prompt.content, prompt.max_tokens)
         found.append(Candidate(as_sent, Answer.from_json(answer.data)))
     return tuple(found)
+
+
+def standing(session: Session) -> dict[str, CanaryStanding]:
+    """One count a last outcome, by engine. A canary that was never read leaves no time of the oldest reading."""
+    first, read = func.min(Canary.last_checked_at), func.count(Canary.last_checked_at)
+    query = select(Canary.engine_id, Canary.last_outcome, func.count(), first, read)
+    outcomes: dict[str, dict[CanaryOutcome, int]] = {}
+    times: dict[str, list[float | None]] = {}
+    for engine, outcome, count, at, known in session.execute(query.group_by(Canary.engine_id, Canary.last_outcome)):
+        outcomes.setdefault(str(engine), {})[cast("CanaryOutcome", outcome)] = count
+        times.setdefault(str(engine), []).append(at if known == count else None)
+    found = {}
+    for engine_id, counts in outcomes.items():
+        moments = [at for at in times[engine_id] if at is not None]
+        checked = iso(min(moments)) if len(moments) == len(times[engine_id]) else None
+        found[engine_id] = CanaryStanding(kept=sum(counts.values()), outcomes=counts, checked_at=checked)
+    return found
 
 
 def kept(session: Session, ids: Sequence[int]) -> tuple[Kept, ...]:

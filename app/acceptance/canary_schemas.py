@@ -52,6 +52,14 @@ class CanaryView(ApiModel):
     history: list[CanaryCheckView]
 
 
+class CanaryStanding(ApiModel):
+    """How all canaries of one engine stand: how many of each last outcome, and when the longest unread was read."""
+
+    kept: int
+    outcomes: dict[CanaryOutcome, int]
+    checked_at: str | None
+
+
 class CanaryRunInput(InputModel):
     """Body of POST /canaries/runs: read back an engine's canaries (all, or those named)."""
 

@@ -72,7 +72,7 @@ class CanaryWatch:
                 select(CleanupRun.id)
                 .where(
                     CleanupRun.store_id.in_(stores),
-                    CleanupRun.policy_id.is_not(None),  # not the removal of a run's own records
+                    CleanupRun.trigger != "housekeeping",  # the removal of a run's own records
                     CleanupRun.finished_at > last.created_at,
                     CleanupRun.removed_records > 0,
                 )

@@ -114,7 +114,9 @@ class CanaryWork:
             request_timeout=self._in.request_timeout,
             clock=self._clock,
             pace=self._pace,
+            chunk_size=facts.chunk_size or 1,
         )
+        await stack.counters.begin()
         if self._in.keep:
             await self._keep(stack, facts)
         else:
@@ -127,7 +129,7 @@ class CanaryWork:
         assert facts.chunk_size is not None
         mode = default_mode(facts)
         tolerance = fix_tolerance("near_tie" if mode == "score" else mode, noise_floor([], 0))
-        counters = await stack.server_metrics()
+        counters = await stack.counters.server()
         asked: list[tuple[Candidate, Asked]] = []
         for candidate in self._in.keep:
             one = await stack.ask(candidate.prompt, salt(self._in.run_key, candidate.prompt.key), stream=True)

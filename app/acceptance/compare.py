@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.acceptance.answers import Answer, AnswerSet, Candidate
+from app.acceptance.answers import INCOMPLETE, NOT_FINITE, Answer, AnswerSet, Candidate
 from app.acceptance.stats import sign_test
 from app.acceptance.tolerance import Tolerance
 
@@ -149,14 +149,10 @@ def compare_pair(prompt: str, a: Answer | None, b: Answer | None, tolerance: Tol
         both = " in both arms" if b.refusal is not None else " in the reference arm"
         return Pair(prompt, "missing", f"the engine refused the prompt{both}: {a.refusal.message}")
     if b.refusal is not None:
-        status = f"HTTP {b.refusal.http_status}, " if b.refusal.http_status else ""
-        return Pair(
-            prompt,
-            "refused",
-            f"answered in the reference arm, refused in this one ({status}{b.refusal.message})",
-            text_a=a.text,
-            text_b="",
-        )
+        if b.refusal.message == NOT_FINITE:
+            return Pair(prompt, "refused", NOT_FINITE, text_a=a.text, text_b="")
+        status = f"HTTP {b.refusal.http_status}: " if b.refusal.http_status else ""
+        return Pair(prompt, "refused", f"{status}{b.refusal.message}", text_a=a.text, text_b="")
     return _compare_answers(prompt, a, b, tolerance)
 
 
@@ -173,13 +169,16 @@ def _compare_answers(prompt: str, a: Answer, b: Answer, tolerance: Tolerance) ->
     if with_logprobs and not all(map(math.isfinite, a.logprobs)):
         return Pair(prompt, "missing", "the reference's log-probabilities are not finite numbers")
     if with_logprobs and not all(map(math.isfinite, b.logprobs)):
-        return Pair(prompt, "refused", "log-probabilities that are not finite numbers", text_a=a.text, text_b=b.text)
+        return Pair(prompt, "refused", NOT_FINITE, text_a=a.text, text_b=b.text)
     pairs = zip(a.logprobs[:common], b.logprobs[:common], strict=True) if with_logprobs else ()
     differences = [abs(x - y) for x, y in pairs]
     diverged = common < max(len(keys_a), len(keys_b))
     divergence = _divergence(common, a, b, keys_a, keys_b) if diverged else None
     max_abs = max(differences, default=0.0) if with_logprobs else None
     outcome, reason = _judge(max_abs, divergence, tolerance)
+    if not _contradicts(outcome, divergence) and (a.incomplete or b.incomplete):
+        where = f"in the reference: {a.incomplete}" if a.incomplete else f"in the arm under test: {b.incomplete}"
+        return Pair(prompt, "missing", f"{INCOMPLETE} {where}")
     differs = outcome != "exact"
     return Pair(
         prompt=prompt,
@@ -194,6 +193,12 @@ def _compare_answers(prompt: str, a: Answer, b: Answer, tolerance: Tolerance) ->
         text_a=a.text if differs else None,
         text_b=b.text if differs else None,
     )
+
+
+def _contradicts(outcome: Outcome, divergence: Divergence | None) -> bool:
+    """Whether what came of both answers differs, so that what did not come cannot make them equal."""
+    ends = divergence is not None and None in (divergence.token_a, divergence.token_b)
+    return outcome in WRONG and not (outcome == "flip" and ends)
 
 
 def _comparable_keys(a: Answer, b: Answer) -> tuple[tuple[str, ...], tuple[str, ...]]:

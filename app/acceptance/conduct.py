@@ -9,51 +9,28 @@ after each reset, so that vLLM says what its own cache served; it proves the res
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from app.acceptance import fixes, own_records
-from app.acceptance.answers import AnswerSet
+from app.acceptance.answers import Answer, AnswerSet
 from app.acceptance.arms import ArmPlan, Asking, Item, row_of
 from app.acceptance.compare import WRONG, compare_pair
-from app.acceptance.evidence import RecordsEvidence, ResetEvidence, StoredEvidence, resolve
+from app.acceptance.controls import Control
+from app.acceptance.evidence import ResetEvidence, resolve
 from app.acceptance.facts import Facts
 from app.acceptance.finding import CACHE_ARMS, Finding
 from app.acceptance.own_records import OwnRecords
-from app.acceptance.profiles import ProfileNumbers
+from app.acceptance.plan import RunPlan, Seen
 from app.acceptance.prompts import Prompt, head_of, salt
+from app.acceptance.references import ask_cold, ask_controls, changed_heads_seen, controls_seen, not_cold
 from app.acceptance.restarts import Restarts
 from app.acceptance.stack import Asked, RunStopped, Stack
-from app.acceptance.tolerance import Mode, Tolerance, fix_tolerance, noise_floor
+from app.acceptance.tolerance import Mode, fix_tolerance, noise_floor
 from app.acceptance.workload import fits_mixed, fits_shared
 from app.lmcache.metrics import ServerMetrics
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """What one run is to do: the request with every default filled in."""
-
-    run_key: str
-    arms: tuple[str, ...]
-    numbers: ProfileNumbers
-    mode: Mode | None
-    concurrency: int
-    tolerance: Mapping[str, float | None]
-    allow_clear_l1: bool
-
-
-@dataclass
-class Seen:
-    """What a run saw outside its arms."""
-
-    problems: list[Finding] = field(default_factory=list)
-    tolerance: Tolerance | None = None
-    stored: StoredEvidence | None = None
-    before: OwnRecords | None = None  # the batch's records when they had just been stored
-    records: RecordsEvidence | None = None
-    probes: list[dict[str, Any]] = field(default_factory=list)
 
 
 class StepLog(Protocol):
@@ -77,14 +54,17 @@ class Conduct:
         *,
         second: Stack | None = None,
         restarts: Restarts | None = None,
+        controls: Sequence[Control] = (),
     ) -> None:
         assert facts.chunk_size is not None
         self._restarts = restarts
+        self._controls = controls
         self._steps = steps
         self._last = True
         self._start: float | None = None  # of the engine process that the references were taken from
         self._renewals = 0
         self._renewed: AnswerSet | None = None
+        self._warm_up: Answer | None = None
         self._plan = plan
         self._stack = stack
         self._second = second
@@ -110,33 +90,41 @@ class Conduct:
         """One request that counts nowhere (the first after a start differs), and shows what the engine reports."""
         asked = await self._stack.ask(replace(prompt, key="warmup"), salt(self._plan.run_key, "warmup"), stream=True)
         self._refused([asked], "the warm-up request")
+        self._warm_up = asked.answer
         self.asking.bracket = asked.counts.cached_tokens is None
 
     async def batch(self, prompts: Sequence[Prompt], probe: Prompt, *, first: bool, last: bool) -> None:
         """All arms over one batch."""
         self._last = last
-        counters = await self._stack.server_metrics()
-        self._start = (await self._stack.engine_counters()).process_start
+        counters = await self._stack.counters.server_before([])
+        self._start = (await self._stack.counters.engine()).process_start
         self._renewed = None
         async with self._step("arm:cold"):
+            keys = {p.key for p in prompts}
+            mine = [c for c in self._controls if c.of in keys]
+            controls = await ask_controls(self._stack, self.asking, mine, self.seen.problems)
             cold = await self._cold(prompts, probe)
             if first:
                 await self._noise(prompts, cold)
+            self._tell_apart(cold)
+            self.seen.controls += controls_seen(self._plan.run_key, controls, cold, self.asking)
         reference = cold
         if self.wants("warm"):
             async with self._step("arm:warm"):
                 asked = await self._probe(probe, "warm")
-                plan = ArmPlan(probe=asked, reference=cold)
+                plan = ArmPlan(held=True, probe=asked, reference=cold)
                 reference = await self.asking.arm("warm", self._stack, self._items(prompts), plan)
         if self.wants(*CACHE_ARMS):
             async with self._step("stored"):
-                await self._wait_stored(prompts, probe, counters)
+                # Counters of everybody's records hold the controls' too; by salt each is told from the others.
+                sent = [probe, *prompts, *(c.prompt for c in mine if not self.salted)]
+                await self._wait_stored(sent, counters)
         arms: tuple[tuple[str, Callable[[], Awaitable[None]]], ...] = (
             ("external_l1", lambda: self._external("external_l1", prompts, probe, reference)),
             ("external_l2", lambda: self._external("external_l2", prompts, probe, reference)),
             ("mixed", lambda: self._mixed(prompts, probe, reference)),
             ("shared_prefix", lambda: self._shared_prefix(prompts, probe)),
-            ("changed_head", lambda: self._changed_head(prompts)),
+            ("changed_head", lambda: self._changed_head(prompts, cold)),
             ("cross_engine", lambda: self._cross_engine(prompts)),
             ("without_cache", lambda: self._without_cache(prompts, reference)),
         )
@@ -172,32 +160,48 @@ class Conduct:
         return answers
 
     async def _noise(self, prompts: Sequence[Prompt], cold: AnswerSet) -> None:
-        """The same prompts cold again, under new salts: what they differ by is the floor of the tolerance (E4)."""
+        """The same prompts cold again, under new salts: what they differ by is the floor of the tolerance (E4).
+
+        With a nonce in the prompts there is no second cold: another nonce makes another prompt. The floor is unknown.
+        """
         lenient = fix_tolerance(self._mode, noise_floor([], 0), max_abs_nats=float("inf"))
         differences: list[float | None] = []
         diverged = 0
+        repeated: list[Asked] = []
         rows: list[dict[str, Any]] = []
-        for repeat in range(1, self._plan.numbers.repeats + 1):
+        repeats = self._plan.numbers.repeats if self.salted else 0
+        for repeat in range(1, repeats + 1):
             for prompt in prompts[: self._plan.numbers.repeated_prompts]:
                 again = await self._stack.ask(prompt, salt(self._plan.run_key, prompt.key, repeat), stream=True)
                 pair = compare_pair(prompt.key, cold.answers.get(prompt.key), again.answer, lenient)
                 differences.append(pair.max_abs)
                 diverged += pair.outcome in WRONG
+                repeated.append(again)
                 tokens = resolve(again.counts, self._chunk, local_empty=True)
                 rows.append(row_of("cold", again, tokens, repeat=repeat))
         await asyncio.to_thread(self.asking.save, rows)
+        self.seen.problems += not_cold(repeated, "cold")
         self.seen.tolerance = fix_tolerance(self._mode, noise_floor(differences, diverged), **self._plan.tolerance)
         self.asking.tolerance = self.seen.tolerance
 
-    async def _wait_stored(self, prompts: Sequence[Prompt], probe: Prompt, counters: ServerMetrics | None) -> None:
+    def _tell_apart(self, cold: AnswerSet) -> None:
+        """Whether answers depend on prompts. A run of one prompt has the warm-up's answer to compare it with."""
+        tolerance = self.seen.tolerance
+        assert tolerance is not None
+        answers = list(cold.answers.values())
+        if self._last and self.seen.discrimination.prompts + len(answers) < 2 and self._warm_up is not None:
+            answers.append(self._warm_up)
+        self.seen.discrimination = self.seen.discrimination.with_answers(answers, tolerance)
+
+    async def _wait_stored(self, sent: Sequence[Prompt], counters: ServerMetrics | None) -> None:
         need_l2 = self.wants("external_l2", "restarted_server")
-        stored = await self._stack.wait_stored(self._chunks([probe, *prompts]), counters, need_l2=need_l2)
+        stored = await self._stack.wait_stored(self._chunks(sent), counters, need_l2=need_l2)
         self.seen.stored = stored
         if stored.reached_l1 is False and stored.reached_l2 is not True:
             text = f"what the cold arm computed never reached the cache server within {stored.waited_seconds:.0f} s"
             raise RunStopped(Finding("nothing_stored", "invalid", text, fixes.NOT_STORED))
         if stored.reached_l2 and self._stack.use_salt and self._stack.stores:
-            salts = [self._salt(p) for p in (probe, *prompts)]
+            salts = [self._salt(p) for p in sent]
             self.seen.before = await self._look_at_records(salts, checksums=True)
 
     def _chunks(self, prompts: Sequence[Prompt]) -> dict[str, int]:
@@ -252,7 +256,7 @@ class Conduct:
                 text = f"L1 could not be emptied of the run's own records: {emptied.detail}"
                 raise RunStopped(Finding("l1_not_emptied", "invalid", text, fixes.EMPTY_L1, name))
         reset, asked = await self._prove(reset, probe, name)
-        reference = await self._current(prompts, reference)
+        reference = await self._current(name, prompts, reference)
         plan = ArmPlan(
             local_empty=reset.effective is True, probe=asked, reset=reset, l1_emptied=emptied, reference=reference
         )
@@ -260,19 +264,16 @@ class Conduct:
         if name == "external_l2":
             await self._look_again([self._salt(p) for p in (probe, *prompts)])
 
-    async def _current(self, prompts: Sequence[Prompt], reference: AnswerSet) -> AnswerSet:
+    async def _current(self, arm: str, prompts: Sequence[Prompt], reference: AnswerSet) -> AnswerSet:
         """The reference, or a new cold when the engine was restarted since (E3): another process may have another
         layout, and then what the old one answered proves nothing against the cache."""
-        start = (await self._stack.engine_counters()).process_start
+        start = (await self._stack.counters.engine()).process_start
         if start is None or self._start is None or start == self._start:
             return self._renewed or reference
         self._start = start
         self._renewals += 1
-        again = [
-            await self._stack.ask(p, salt(self._plan.run_key, f"{p.key}n{self._renewals}"), stream=True)
-            for p in prompts
-        ]
-        self._renewed = AnswerSet.of("cold on the restarted engine", [a.answer for a in again])
+        again = self._new_salts(prompts, f"n{self._renewals}")
+        self._renewed = await ask_cold("cold on the restarted engine", self._stack, again, self.seen.problems, arm)
         text = "the engine was restarted during the run; cache arms are compared with a new cold arm on its new process"
         self.seen.problems.append(Finding("engine_restarted", "warning", text))
         return self._renewed
@@ -304,26 +305,23 @@ class Conduct:
             head = head_of(prompt, self._chunk)
             assert head is not None
             await self._stack.ask(head, self._salt(prompt), stream=False)
-        plan = ArmPlan(split=True, reset=reset, reference=await self._current(fit, reference))
+        plan = ArmPlan(split=True, reset=reset, reference=await self._current("mixed", fit, reference))
         await self.asking.arm("mixed", self._stack, self._items(fit), plan)
 
     async def _shared_prefix(self, prompts: Sequence[Prompt], probe: Prompt) -> None:
         """The same documents with other questions: cold under their own salts first, then behind the old records."""
         fit = [p for p in prompts if p.other is not None and fits_shared(p.shared_tokens, self._chunk)]
-        cold: list[Asked] = []
-        for prompt in fit:
-            assert prompt.other is not None
-            cold.append(await self._stack.ask(prompt.other, self._salt(prompt.other), stream=True))
-        reference = AnswerSet.of("cold, other question", [a.answer for a in cold])
+        new = [(p.other, self._salt(p.other)) for p in fit if p.other is not None]
+        reference = await ask_cold("cold, other question", self._stack, new, self.seen.problems, "shared_prefix")
         reset, asked = await self._emptied_l0(probe, "shared_prefix")
         items = [Item(p.other, self._salt(p), p.shared_tokens) for p in fit if p.other is not None]
         plan = ArmPlan(local_empty=reset.effective is True, probe=asked, reset=reset, reference=reference)
         await self.asking.arm("shared_prefix", self._stack, items, plan)
 
-    async def _changed_head(self, prompts: Sequence[Prompt]) -> None:
-        fit = [p.changed for p in prompts if p.changed is not None]
-        cold = [await self._stack.ask(p, self._salt(p), stream=True) for p in fit]
-        reference = AnswerSet.of("cold, changed head", [a.answer for a in cold])
+    async def _changed_head(self, prompts: Sequence[Prompt], cold: AnswerSet) -> None:
+        new = [(p.changed, self._salt(p.changed)) for p in prompts if p.changed is not None]
+        reference = await ask_cold("cold, changed head", self._stack, new, self.seen.problems, "changed_head")
+        self.seen.controls += changed_heads_seen(prompts, cold, reference, self.asking)
         items = [Item(p.changed, self._salt(p), 0) for p in prompts if p.changed is not None]
         await self.asking.arm("changed_head", self._stack, items, ArmPlan(local_empty=True, reference=reference))
 
@@ -331,8 +329,8 @@ class Conduct:
         """Stored by the first engine, read by the second, whose own cold is the reference."""
         second = self._second
         assert second is not None
-        cold = [await second.ask(p, salt(self._plan.run_key, f"{p.key}x"), stream=True) for p in prompts]
-        reference = AnswerSet.of(f"cold on {second.engine.name}", [a.answer for a in cold])
+        name, new = f"cold on {second.engine.name}", self._new_salts(prompts, "x")
+        reference = await ask_cold(name, second, new, self.seen.problems, "cross_engine")
         plan = ArmPlan(local_empty=True, reference=reference)
         await self.asking.arm("cross_engine", second, self._items(prompts), plan)
 
@@ -348,7 +346,7 @@ class Conduct:
         self._check_l2("restarted_server")  # else the restart would cost everybody their L1, for nothing
         await self._restarts.server(self._stack)
         reset, asked = await self._emptied_l0(probe, "restarted_server")
-        reference = await self._current(prompts, reference)
+        reference = await self._current("restarted_server", prompts, reference)
         plan = ArmPlan(local_empty=reset.effective is True, probe=asked, reset=reset, reference=reference)
         await self.asking.arm("restarted_server", self._stack, self._items(prompts), plan)
 
@@ -356,8 +354,8 @@ class Conduct:
         """The engine is new, its GPU cache empty; a cold of its own is the reference (E3)."""
         assert self._restarts is not None
         await self._restarts.engine(self._stack)
-        cold = [await self._stack.ask(p, salt(self._plan.run_key, f"{p.key}r"), stream=True) for p in prompts]
-        reference = AnswerSet.of("cold on the restarted engine", [a.answer for a in cold])
+        name, new = "cold on the restarted engine", self._new_salts(prompts, "r")
+        reference = await ask_cold(name, self._stack, new, self.seen.problems, "restarted_engine")
         asked = await self._probe(probe, "restarted_engine")
         plan = ArmPlan(local_empty=True, probe=asked, reference=reference)
         await self.asking.arm("restarted_engine", self._stack, self._items(prompts), plan)
@@ -388,6 +386,10 @@ class Conduct:
 
     def _items(self, prompts: Sequence[Prompt]) -> list[Item]:
         return [Item(p, self._salt(p)) for p in prompts]
+
+    def _new_salts(self, prompts: Sequence[Prompt], suffix: str) -> list[tuple[Prompt, str]]:
+        """These prompts under salts that nobody has sent before."""
+        return [(p, salt(self._plan.run_key, f"{p.key}{suffix}")) for p in prompts]
 
     def _salt(self, prompt: Prompt) -> str:
         return salt(self._plan.run_key, prompt.key)

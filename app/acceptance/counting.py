@@ -3,51 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
 
-from app.acceptance.evidence import EngineCounters, SaltCounters, sum_counters
+from app.acceptance.counters import EngineCounters, SaltCounters, sum_counters
 from app.lmcache.metrics import ServerMetrics
 from app.vllm.metrics import EngineMetrics
-
-
-@dataclass
-class LoadSeen:
-    """The engine's load while a run goes on, read between the run's own requests: what is seen then is others'.
-
-    Requests; the highest of the readings. None until the engine told it once.
-    """
-
-    readings: int = 0
-    running: float | None = None
-    waiting: float | None = None
-
-    def note(self, running: float | None, waiting: float | None) -> None:
-        """One reading; one that tells nothing counts as none."""
-        if running is None and waiting is None:
-            return
-        self.readings += 1
-        self.running = _highest(self.running, running)
-        self.waiting = _highest(self.waiting, waiting)
-
-    def to_json(self) -> dict[str, Any]:
-        """For the run's `evidence` object."""
-        return asdict(self)
-
-
-def _highest(a: float | None, b: float | None) -> float | None:
-    return b if a is None else a if b is None else max(a, b)
 
 
 def engine_counters_of(metrics: EngineMetrics) -> EngineCounters:
     return EngineCounters(
         prompt_tokens=metrics.prompt_tokens,
-        local_hits=metrics.prefix_cache_hits,
-        external_hits=metrics.external_hits,
+        local_hits=_first(metrics.prefix_cache_hits, metrics.prompt_tokens_by_source.get("local_cache_hit")),
+        external_hits=_first(metrics.external_hits, metrics.external_prompt_tokens),
         external_queries=metrics.external_queries,
         requests_finished=metrics.requests_succeeded,
         process_start=metrics.process_start_time,
     )
+
+
+def loaded_since(
+    now: ServerMetrics, before: ServerMetrics, salts: Iterable[str], *, by_salt: bool, chunk_size: int
+) -> float | None:
+    """Tokens in the chunks that the server moved into an engine since `before`, of these salts (or of all).
+
+    Each worker of an engine is given its own part of every chunk, so the busiest worker's count is the engine's. None
+    where this server does not count loads (transfer mode engine_driven), or has not made one since its start.
+    """
+    if now.chunks_loaded is None or now.instance_id != before.instance_id:
+        return None
+    wanted = set(salts)
+    earlier = {(item.cache_salt, item.worker_id): item.chunks for item in before.loads}
+    most: dict[str, float] = {}
+    for item in now.loads:
+        if by_salt and item.cache_salt not in wanted:
+            continue
+        moved_here = item.chunks - earlier.get((item.cache_salt, item.worker_id), 0.0)
+        most[item.cache_salt] = max(most.get(item.cache_salt, 0.0), moved_here)
+    return sum(most.values()) * chunk_size
 
 
 def salts_of(metrics: ServerMetrics, salts: Iterable[str], by_salt: bool) -> SaltCounters:
@@ -92,6 +83,10 @@ def moved(now: ServerMetrics | None, before: ServerMetrics | None, name: str) ->
         return None
     later = getattr(now, name)
     return None if later is None else whole(later - (getattr(before, name) or 0.0))
+
+
+def _first(*values: float | None) -> float | None:
+    return next((v for v in values if v is not None), None)
 
 
 def whole(value: float | None) -> int | None:

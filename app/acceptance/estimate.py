@@ -11,7 +11,7 @@ from app.acceptance.profiles import PROFILES, ProfileNumbers
 from app.acceptance.prompts import batched, plan_probe, plan_prompts, room_for_prompts, shared_at_least
 from app.acceptance.schemas import EstimateView
 from app.acceptance.workload import PlannedShape, asks, workload
-from app.fleet.schemas import EngineView, ServerView
+from app.fleet.schemas import EngineView, LayoutView, ServerView
 
 #: Characters of an own prompt taken as one token, where nobody has counted them yet.
 _CHARACTERS_PER_TOKEN = 4
@@ -39,22 +39,35 @@ def estimate(
     if engine.reset_available is False and any(a in CACHE_ARMS for a in arms):
         warnings.append("the engine's dev mode is off, so its GPU cache cannot be emptied: the run would end invalid")
     if engine.running or engine.waiting:
-        warnings.append(f"the engine serves {engine.running or 0} requests just now, and {engine.waiting or 0} wait")
+        warnings.append(f"the engine serves {_requests(engine.running or 0)} just now, and {engine.waiting or 0} wait")
     warnings += [
         f"no prompt is long enough for {arm.replace('_', ' ')}, so the run would end invalid: use longer prompts, or "
         "leave it out"
         for arm in arms
         if shapes and not any(asks(arm, s, chunk) for s in shapes)
     ]
-    seconds, told_by = _seconds(work.prompt_tokens, past_arms, engine)
+    answer_tokens = work.requests * numbers.max_tokens
+    seconds, told_by = _seconds(work.prompt_tokens, answer_tokens, past_arms, engine)
+    per_token, why = _bytes_per_token(engine, server)
+    stored = None if per_token is None else round(work.stored_tokens * per_token)
+    has_l2 = bool(server.l2) or server.polled_at is None
     return EstimateView(
         arms=arms,
         prompts=len(shapes),
         requests=work.requests,
         compared=work.compared,
         prompt_tokens=work.prompt_tokens,
+        answer_tokens=answer_tokens,
+        stored_tokens=work.stored_tokens,
+        l1_bytes=stored,
+        l2_bytes=stored if has_l2 else 0,
+        l1_share=None if stored is None or not server.l1.capacity_bytes else stored / server.l1.capacity_bytes,
+        bytes_reason=why,
         seconds=seconds,
         seconds_from=told_by,
+        seconds_reason=None
+        if seconds is not None
+        else "until the first run: the engine has answered nothing yet that tells how fast it is",
         deadline_seconds=frozen["deadline_seconds"],
         disturbs=_disturbs(arms, frozen),
         warnings=warnings,
@@ -65,16 +78,18 @@ def _shapes(frozen: Mapping[str, Any], numbers: ProfileNumbers, chunk: int, long
     chat = frozen["api"] == "chat"
     if frozen["prompts"]:
         lengths = [max(1, len(p["prompt"]) // _CHARACTERS_PER_TOKEN) for p in frozen["prompts"]]
-        return [PlannedShape(n, None, has_head=not chat) for n in lengths]
+        return [PlannedShape(n, None, has_head=not chat, exact_changed=False) for n in lengths]
     planned = plan_prompts(numbers, chunk, longest=longest, lengths=frozen["lengths"])
     # What texts share only the tokenizer could tell, so a run leaves their variants out, too.
-    return [PlannedShape(p.tokens, None if chat else shared_at_least(p), has_head=not chat) for p in planned]
+    return [
+        PlannedShape(p.tokens, None if chat else shared_at_least(p), has_head=not chat, exact_changed=not chat)
+        for p in planned
+    ]
 
 
 def _room(engine: EngineView, server: ServerView, chunk: int) -> int | None:
     """Prompt tokens of one batch, by the last polls."""
-    live = [x for x in server.layouts if x.live]
-    mine = [x for x in live if x.model_name in engine.model_roots] or (live if len(live) == 1 else [])
+    mine = _layouts(engine, server)
     return room_for_prompts(
         batch_room(
             l0_tokens=engine.l0.capacity_tokens,
@@ -87,10 +102,23 @@ def _room(engine: EngineView, server: ServerView, chunk: int) -> int | None:
     )
 
 
+def _layouts(engine: EngineView, server: ServerView) -> list[LayoutView]:
+    live = [x for x in server.layouts if x.live]
+    return [x for x in live if x.model_name in engine.model_roots] or (live if len(live) == 1 else [])
+
+
+def _bytes_per_token(engine: EngineView, server: ServerView) -> tuple[float | None, str | None]:
+    """(bytes of one token on all ranks, None) or (None, why not). The largest of several layouts."""
+    sizes = [x.bytes_per_token * max(1, x.world_size) for x in _layouts(engine, server) if x.bytes_per_token]
+    if sizes:
+        return max(sizes), None
+    return None, "no KV layout of this engine's model is registered at the cache server, so nobody knows a token's size"
+
+
 def _seconds(
-    tokens: int, past_arms: Sequence[Mapping[str, Any]], engine: EngineView
+    tokens: int, answer_tokens: int, past_arms: Sequence[Mapping[str, Any]], engine: EngineView
 ) -> tuple[float | None, str | None]:
-    """(seconds, what they rest on): the times of the last run's tokens. None before there was one."""
+    """(seconds, what they rest on): the times of the last run's tokens, before there was one the engine's own speed."""
     spent = 0.0
     counted = 0
     for arm in past_arms:
@@ -99,7 +127,14 @@ def _seconds(
             spent += mean / 1000 * (arm.get("requests") or 0)
             counted += arm["prompt_tokens"]
     if counted == 0:
-        return None, None
+        prefill, decode = engine.load.prefill_tokens_per_second, engine.load.decode_tokens_per_second
+        if not prefill or not decode:
+            return None, None
+        told_by = (
+            f"what {engine.name} needed since its start: it computes {prefill:,.0f} prompt tokens a second and writes "
+            f"{decode:,.0f}; as if nothing came from the cache"
+        )
+        return tokens / prefill + answer_tokens / decode + 5.0, told_by
     return spent / counted * tokens + 5.0, f"the times of the last run of {engine.name}"
 
 
@@ -118,3 +153,7 @@ def _disturbs(arms: Sequence[str], frozen: Mapping[str, Any]) -> list[str]:
     if "restarted_engine" in arms:
         found.append("the engine is restarted")
     return found
+
+
+def _requests(number: int) -> str:
+    return f"{number} request{'' if number == 1 else 's'}"

@@ -6,9 +6,20 @@ into a reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
+
+from app.acceptance.counters import (
+    EngineCounters,
+    LoadedTokens,
+    SaltCounters,
+    add,
+    add_engine,
+    add_loaded,
+    add_salts,
+)
+from app.acceptance.load import LoadEvidence
 
 Source = Literal["request_statistics", "request_cached_tokens", "engine_counters", "none"]
 
@@ -54,28 +65,40 @@ def resolve(
     *,
     local_empty: bool,
     external_none: bool = False,
+    local_most: int | None = None,
     reachable: int | None = None,
 ) -> TokenEvidence:
     """Splits one request's tokens; per-request statistics first, the engine's counters last (E2).
 
-    `local_empty`: the GPU cache was shown to hold nothing of this prompt's salt before the request (an effective
-    reset, or a salt never sent before). Then all that was cached is external. `external_none`: nothing was loaded from
-    outside in the window; then all of it is local. vLLM reports the split only in answers that are not streamed;
-    streamed ones carry the sum alone. `reachable`: tokens at the head that can be cached, where not the whole prompt.
+    `external_none`: a counter of this window says that nothing was loaded from outside; then all that was cached is
+    local, whatever was believed of the GPU cache. `local_empty`: the GPU cache was shown to hold nothing of this
+    prompt's salt before the request (an effective reset, or a salt never sent before); then all that was cached is
+    external. `local_most`: the GPU cache holds all that it can of this prompt, and that is so many tokens; what is
+    cached beyond them is external. vLLM reports the split only in answers that are not streamed; streamed ones carry
+    the sum alone, so the two last are conclusions: `app.acceptance.agreement` holds them against the counters.
+    `reachable`: tokens at the head that can be cached, where not the whole prompt.
+
+    Where the engine's counters were read around this very request and say otherwise, nothing is known.
     """
     prompt = counts.prompt_tokens
     local: int | None
     external: int | None
     source: Source
+    cached = counts.cached_tokens
     if counts.stats_external is not None and counts.stats_local is not None:
         local, external, source = counts.stats_local, counts.stats_external, "request_statistics"
-    elif counts.cached_tokens is not None and (local_empty or counts.cached_tokens == 0):
-        local, external, source = 0, counts.cached_tokens, "request_cached_tokens"
-    elif counts.cached_tokens is not None and external_none:
-        local, external, source = counts.cached_tokens, 0, "request_cached_tokens"
+    elif cached is not None and (external_none or cached == 0):
+        local, external, source = cached, 0, "request_cached_tokens"
+    elif cached is not None and local_empty:
+        local, external, source = 0, cached, "request_cached_tokens"
+    elif cached is not None and local_most is not None:
+        local = min(cached, local_most)
+        external, source = cached - local, "request_cached_tokens"
     elif counts.counted_local is not None and counts.counted_external is not None:
         local, external, source = counts.counted_local, counts.counted_external, "engine_counters"
     else:
+        return TokenEvidence(prompt, None, None, None, None, "none")
+    if _counted_otherwise(counts, local, external):
         return TokenEvidence(prompt, None, None, None, None, "none")
     if prompt is None:
         return TokenEvidence(None, local, external, None, None, source)
@@ -84,6 +107,18 @@ def resolve(
     expected = 0 if local >= prompt - 1 else expected_external(within, chunk_size, local)
     full = is_full_share(prompt, chunk_size, external, expected)
     return TokenEvidence(prompt, local, external, expected, full, source)
+
+
+def _counted_otherwise(counts: RequestCounts, local: int, external: int) -> bool:
+    """Whether counters read around this one request contradict its split.
+
+    A prompt of exactly whole chunks reads one token less there; a lookup that is repeated counts its local hits again.
+    """
+    if counts.counted_external is not None and not 0 <= external - counts.counted_external <= 1:
+        return True
+    if counts.counted_local is None:
+        return False
+    return local > counts.counted_local or (local == 0 and counts.counted_local > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +133,7 @@ class Totals:
     not_full: int = 0  # requests that got less than expected
     unknown: int = 0  # requests without a known split
     too_short: int = 0  # prompts with less than one chunk: they can never hit
+    rounded: int = 0  # statistics of prompts of exactly whole chunks: one token more than the engine's counters say
     sources: tuple[str, ...] = ()
 
     def add(self, item: TokenEvidence, chunk_size: int) -> Totals:
@@ -111,6 +147,8 @@ class Totals:
             not_full=self.not_full + (item.full is False),
             unknown=self.unknown + (item.full is None),
             too_short=self.too_short + (item.prompt_tokens is not None and item.prompt_tokens < chunk_size),
+            rounded=self.rounded
+            + (item.source == "request_statistics" and (item.prompt_tokens or 1) % chunk_size == 0),
             sources=tuple(sorted({*self.sources, item.source})),
         )
 
@@ -134,67 +172,6 @@ def total(items: Iterable[TokenEvidence], chunk_size: int) -> Totals:
 
 def _plus(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCounters:
-    """The engine's own counters at one moment; None where a series is missing."""
-
-    prompt_tokens: float | None = None
-    local_hits: float | None = None
-    external_hits: float | None = None
-    external_queries: float | None = None
-    requests_finished: float | None = None
-    process_start: float | None = None
-
-    def since(self, before: EngineCounters) -> EngineCounters:
-        """Deltas; all None when the engine restarted in between (counters start again at zero)."""
-        if before.process_start != self.process_start:
-            return EngineCounters(process_start=self.process_start)
-        # A series appears with its first event: a missing one before means zero then, when others were there.
-        return EngineCounters(
-            prompt_tokens=_delta(self.prompt_tokens, before.prompt_tokens),
-            local_hits=_delta(self.local_hits, before.local_hits),
-            external_hits=_delta(self.external_hits, before.external_hits),
-            external_queries=_delta(self.external_queries, before.external_queries),
-            requests_finished=_delta(self.requests_finished, before.requests_finished),
-            process_start=self.process_start,
-        )
-
-
-def _delta(now: float | None, before: float | None) -> float | None:
-    if now is None:
-        return None
-    delta = now - (before or 0.0)
-    return delta if delta >= 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class SaltCounters:
-    """The cache server's token counters of one salt (or of all) at one moment; None where it does not split them."""
-
-    requested: float | None = None
-    hit: float | None = None
-    hit_l1: float | None = None
-    hit_l2: float | None = None
-
-    def since(self, before: SaltCounters) -> SaltCounters:
-        return SaltCounters(
-            _delta(self.requested, before.requested),
-            _delta(self.hit, before.hit),
-            _delta(self.hit_l1, before.hit_l1),
-            _delta(self.hit_l2, before.hit_l2),
-        )
-
-
-def sum_counters(items: Sequence[SaltCounters]) -> SaltCounters:
-    """Sum over salts. A split that no salt has is None; salts the server never saw count nothing."""
-
-    def column(name: str) -> float | None:
-        known = [v for v in (getattr(i, name) for i in items) if v is not None]
-        return sum(known) if known else None
-
-    return SaltCounters(column("requested"), column("hit"), column("hit_l1"), column("hit_l2"))
 
 
 @dataclass(frozen=True)
@@ -273,9 +250,11 @@ class ArmEvidence:
     engine: EngineCounters | None = None  # deltas over the arm
     own_prompt_tokens: int | None = None  # what our requests add to the engine's counter
     server: SaltCounters | None = None  # deltas of our salts over the arm
+    loaded: LoadedTokens | None = None  # None where the server does not count what it moves (engine_driven)
     l2_loads: float | None = None  # chunks the server loaded from L2 meanwhile, for servers that do not split hits
     reset: ResetEvidence | None = None
     l1_emptied: L1Emptied | None = None
+    load: LoadEvidence | None = None  # of the engine while the requests were in flight
 
     @property
     def complete(self) -> bool:
@@ -288,6 +267,12 @@ class ArmEvidence:
             return None
         return max(0.0, self.engine.prompt_tokens - self.own_prompt_tokens)
 
+    @property
+    def alone(self) -> bool:
+        """Whether the engine's counters over this arm are surely of the run's own requests only."""
+        others = self.load.others if self.load is not None else None
+        return self.foreign_tokens == 0 and (others is None or others.high == 0)
+
     def merged(self, other: ArmEvidence) -> ArmEvidence:
         """This arm with another batch's evidence added; what one of them lacks, the sum lacks."""
         return replace(
@@ -296,12 +281,14 @@ class ArmEvidence:
             answered=self.answered + other.answered,
             refused=self.refused + other.refused,
             totals=_merge_totals(self.totals, other.totals),
-            engine=_merge_engine(self.engine, other.engine),
+            engine=add_engine(self.engine, other.engine),
             own_prompt_tokens=_plus(self.own_prompt_tokens, other.own_prompt_tokens),
-            server=None if self.server is None or other.server is None else _add_salts(self.server, other.server),
-            l2_loads=_add(self.l2_loads, other.l2_loads),
+            server=None if self.server is None or other.server is None else add_salts(self.server, other.server),
+            loaded=add_loaded(self.loaded, other.loaded),
+            l2_loads=add(self.l2_loads, other.l2_loads),
             reset=_worse_reset(self.reset, other.reset),
             l1_emptied=_worse_emptied(self.l1_emptied, other.l1_emptied),
+            load=self.load.merged(other.load) if self.load and other.load else self.load or other.load,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -321,31 +308,8 @@ def _merge_totals(a: Totals | None, b: Totals | None) -> Totals | None:
         not_full=a.not_full + b.not_full,
         unknown=a.unknown + b.unknown,
         too_short=a.too_short + b.too_short,
+        rounded=a.rounded + b.rounded,
         sources=tuple(sorted({*a.sources, *b.sources})),
-    )
-
-
-def _add(x: float | None, y: float | None) -> float | None:
-    return None if x is None or y is None else x + y
-
-
-def _merge_engine(a: EngineCounters | None, b: EngineCounters | None) -> EngineCounters | None:
-    if a is None or b is None:
-        return None
-
-    return EngineCounters(
-        _add(a.prompt_tokens, b.prompt_tokens),
-        _add(a.local_hits, b.local_hits),
-        _add(a.external_hits, b.external_hits),
-        _add(a.external_queries, b.external_queries),
-        _add(a.requests_finished, b.requests_finished),
-        b.process_start,
-    )
-
-
-def _add_salts(a: SaltCounters, b: SaltCounters) -> SaltCounters:
-    return SaltCounters(
-        _add(a.requested, b.requested), _add(a.hit, b.hit), _add(a.hit_l1, b.hit_l1), _add(a.hit_l2, b.hit_l2)
     )
 
 

@@ -84,8 +84,9 @@ class Execution:
         recorder.close("failed" if name not in _PASSES else "skipped", headline)
         # The verdict first: removing records scans a whole store, and must not be able to lose it.
         self._write(context.id, outcome)
-        if name in _PASSES and any(a in EXTERNAL_ARMS for a in given.plan.arms):
-            self._fleet.mark_data_path_proven(given.server.id, self._clock())
+        if name in (*_PASSES, "fail") and any(a in EXTERNAL_ARMS for a in given.plan.arms):
+            by = f"acceptance run {context.id} of {given.engine.name}"
+            self._fleet.mark_data_path(given.server.id, self._clock(), right=name in _PASSES, by=by)
         self._write(context.id, self._clean_up(context, given, outcome))
         if name == "error":
             raise RunFailed(headline)

@@ -12,6 +12,7 @@ from app.acceptance.tolerance import Mode
 from app.fleet.targets import EngineTarget, ServerTarget
 from app.lmcache.layouts import KVLayout, compare_layouts, merge_engine_facts, normalise_dtype
 from app.lmcache.polling import ServerReading
+from app.lmcache.settings import server_settings
 from app.vllm.facts import checked_settings
 from app.vllm.polling import EngineReading
 
@@ -42,7 +43,9 @@ class Facts:
     prefix_caching: bool | None
     running: float | None
     waiting: float | None
+    kv_usage: float | None  # ratio 0-1
     settings: Mapping[str, Any]
+    server_settings: Mapping[str, Any]
 
     @property
     def layout_marker(self) -> str | None:
@@ -74,6 +77,7 @@ class Facts:
             "layout": layout,
             "chunk_size": self.chunk_size,
             "settings": dict(self.settings),
+            "server_settings": dict(self.server_settings),
             "l2_adapters": list(self.l2_adapters),
             "eviction_policy": self.eviction_policy,
             "max_model_len": self.max_model_len,
@@ -166,7 +170,9 @@ def read_facts(engine: EngineReading, server: ServerReading | None, *, base_path
         ),
         running=metrics.running if metrics is not None else None,
         waiting=metrics.waiting if metrics is not None else None,
+        kv_usage=metrics.kv_cache_usage if metrics is not None else None,
         settings=settings,
+        server_settings={} if server is None else server_settings(server.config, status),
     )
 
 
@@ -215,14 +221,14 @@ def cannot_begin(
         return [Finding("engine_unreachable", "error", text, fixes.ENGINE_DOWN)]
     if not server.http_up:
         text = f"the cache server {server_name} does not answer: {server.health_reason or server.status_reason}"
-        return [Finding("server_unreachable", "error", text, fixes.SERVER_DOWN)]
+        return [Finding("server_unreachable", "invalid", text, fixes.SERVER_DOWN)]
     if not facts.model:
         text = f"the engine {name} lists no model: {engine.models_reason or 'the list is empty'}"
         return [Finding("no_model", "error", text, fixes.ENGINE_DOWN)]
     found: list[Finding] = []
     if server.status is None:
         text = f"the cache server's /status cannot be read: {server.status_reason}"
-        found.append(Finding("server_unreadable", "error", text, fixes.SERVER_DOWN))
+        found.append(Finding("server_unreadable", "invalid", text, fixes.SERVER_DOWN))
         return found
     if facts.chunk_size is None:
         text = "the cache server does not tell its chunk size, so nothing can be expected of it"

@@ -12,6 +12,8 @@ SEVERITIES: tuple[Severity, ...] = ("fail", "timeout", "error", "invalid", "near
 EXTERNAL_ARMS = frozenset({"external_l1", "external_l2", "restarted_server", "restarted_engine", "cross_engine"})
 #: Arms whose answers come (partly) from the cache.
 CACHE_ARMS = EXTERNAL_ARMS | {"mixed", "shared_prefix"}
+#: Arms whose requests go to the second engine.
+ELSEWHERE = frozenset({"cross_engine", "without_cache"})
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,15 @@ RESET_LIES = (
     "Check that nothing between the panel and the engine answers POST /reset_prefix_cache in its place (a router, a "
     "proxy, one of several replicas), and that each engine URL reaches exactly one engine."
 )
+COUNTERS_DISAGREE = (
+    "Check that each engine URL reaches exactly one engine (no router, no replicas behind one address) and that its "
+    "GPU cache stays empty after POST /reset_prefix_cache; on one engine, look for failing loads in its log. Then run "
+    "the test again."
+)
+UNCONFIRMED = (
+    "Let the panel reach the engine's /metrics and run the test while nobody else uses the engine, or use a cache "
+    "server that counts what it moves (lmcache_mp_num_chunks_loaded_total; transfer mode lmcache_driven)."
+)
 STATS = (
     "Start the engine with --enable-prompt-tokens-details, or use a connector that answers "
     "kv_transfer_params.cached_token_stats, and let the panel reach the engine's /metrics."
@@ -32,7 +41,7 @@ UNFIT_MIXED = (
     "Use the completions API (a chat message cannot be cut) and prompts of at least two chunks, or leave mixed out."
 )
 UNFIT_SHARED = "Use longer prompts and an engine whose tokenizer can be asked (/tokenize), or leave shared_prefix out."
-LONGER = "Use longer prompts: the cache works in whole chunks, see `lengths` and the server's chunk size."
+LONGER = "Use longer prompts: the cache works in whole chunks, set lengths above the server's chunk size."
 NOT_USED = (
     "Look at the engine's connector and the server's registered engines: after a fast server restart an engine goes on "
     "without the cache until it is restarted itself."
@@ -79,19 +88,65 @@ NOISY = (
     "The engine is not deterministic enough for this mode: use mode score, one request at a time, or "
     "VLLM_BATCH_INVARIANT=1 where the hardware has it."
 )
-COMPARE = "Ask for `cold` or `warm` as well: they are what cache arms are compared with."
+SAME_ANSWERS = (
+    "Use prompts that this engine answers differently (the built-in ones plant another codeword in each), let it give "
+    "log-probabilities, and check that nothing between the panel and the engine answers in its place."
+)
+IGNORED = (
+    "Look for what cuts, shortens or replaces prompts between the panel and the engine (a router, a proxy, a gateway "
+    "that answers by itself), and for an attention window shorter than the prompts: use prompts that fit it."
+)
+COMPARE = "Ask for cold or warm as well: they are what cache arms are compared with."
+#: Both answers are there to be read (`wrong_answers` says when).
+READ_BOTH = "The page of the run shows both answers side by side."
 WRONG = (
-    "Do not roll out. What the cache returns is not what the engine computes: compare the two answers below, look for "
-    "records of another layout in the store, and plan a cleanup."
+    "Do not roll out. What the cache returns is not what the engine computes: look for records of another layout in "
+    "the store, and plan a cleanup."
+)
+WRONG_L2 = (
+    "Do not roll out. The disk (L2) returns other bytes than were stored: the same records were right from L1. Look "
+    "for another writer, a sync tool or failing storage under the L2 directory. Files that were overwritten keep their "
+    "name and size, so the policy 'keep it safe' does not find them: filter the store's records by model, salt or "
+    "layout epoch, and put them into quarantine."
+)
+WRONG_READ = (
+    "Do not roll out. The answers are right from L1 and wrong from the disk (L2), though no record file changed from "
+    "being stored to being read: the files are what the server wrote. Look at how it writes and reads them (its L2 "
+    "adapter and version, O_DIRECT, the file system), and try another adapter option. Records of this store may hold "
+    "wrong bytes from their beginning: do not reuse them."
+)
+WRONG_L1 = (
+    "Do not roll out. The answers are wrong already from L1, before a disk is involved: look at the transfer between "
+    "engine and cache server (checks: transfer mode, isolated IPC), and for records of another layout under the same "
+    "names. Records stored meanwhile may be wrong with a right name and size: filter the store's records by model, "
+    "salt or layout epoch, and put them into quarantine."
+)
+WRONG_ENGINE = (
+    "Do not roll out. The engine contradicts itself without the cache server having supplied anything: look at the "
+    "engine (its version, kernels, its GPU and log), before the cache."
+)
+WRONG_RESTART = (
+    "Do not roll out. The answers are right until the restart and wrong after it: compare the engine's or the server's "
+    "settings before and after (data type, chunk size, weights, layout), and plan a cleanup of incompatible records."
 )
 LOGPROBS = "Allow log-probabilities on the engine (--max-logprobs of at least 5)."
+INCOMPLETE = (
+    "Look for what drops or changes events of the engine's streams (a proxy or a gateway between the panel and the "
+    "engine), and ask the engine itself."
+)
+CONSTANT = (
+    "Let the panel ask the engine itself: something between them may fill the log-probabilities in. If the engine "
+    "gives them so, look at its version and its log."
+)
 LONGER_ANSWERS = "The engine's answers are empty: use prompts that it answers, or more answer tokens."
 SCORED = "Use prompts with an expected answer that this model gets right without the cache."
 MORE_PROMPTS = "Use more scored prompts: with these few the drop could be chance."
 ENGINE_HANGS = (
-    "The engine accepts requests and does not answer them: after a fast restart of an engine-driven cache server it "
-    "waits for transfers that never come. Restart the engine."
+    "The engine accepts requests and does not answer them in time: after a fast restart of an engine-driven cache "
+    "server it waits for transfers that never come (restart the engine); on a machine under load, give it more time "
+    "(request_timeout_seconds)."
 )
+SERVER_HANGS = "Look at the cache server's log and at the load of its machine; run the test again when it answers."
 ENGINE_DOWN = "Look at the engine's page and its log; run the test again when it answers."
 SERVER_DOWN = "Start the cache server and wait until its engines are registered, then run the test again."
 OLD_SERVER = "Use an LMCache multi-process server whose /status tells chunk_size (0.4.2 and later do)."
@@ -105,7 +160,10 @@ DEADLINE = "Give it more time (deadline_seconds), fewer or shorter prompts, or a
 NO_SALTS = "Leave these arms out, or test on a server whose eviction policy is LRU."
 SAME_MODEL = "Choose a second engine that serves the same model."
 SHORTER = "Use shorter prompts or fewer answer tokens."
-HOOK = "Check the restart hook under /hooks: it must restart exactly this target and end only when that is done."
+HOOK = (
+    "Check the restart hook under Acceptance → Restart hooks (/acceptance/hooks): it must restart exactly this target "
+    "and end only when that is done."
+)
 HEARTBEAT = (
     "The server came back before the engine's next heartbeat (10 s), so the engine goes on without a cache that it "
     "believes to have. Let the hook keep the server down for 25 s, and restart the engine now."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,21 @@ from app.acceptance.schemas import AcceptanceRunView, ComparisonView, LatestView
 from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceRun
 from app.acceptance.tolerance import Tolerance, fix_tolerance, noise_floor
 from app.fleet.schemas import EngineView, ServerView
+from app.vllm.facts import UNSET
 
 #: Frozen fields whose change makes a pass stale; nested settings are compared one by one.
 STALE_FIELDS = ("model", "model_root", "engine_version", "server_version", "layout_fingerprint", "chunk_size")
+#: Where a cache server listens says nothing of what it keeps: a restart on another port leaves a pass as it is.
+_NO_MATTER = frozenset(f"server_settings.{name}" for name in ("http_port", "message_port", "prometheus_port"))
+_GROUPS = ("settings", "server_settings")
+_ADAPTER = re.compile(r"l2_adapter\[(\d+)\]\.(.+)")
+_NAMES = {
+    "model_root": "model path",
+    "engine_version": "vLLM version",
+    "server_version": "LMCache version",
+    "layout_fingerprint": "KV layout",
+    "l2_adapters": "number of L2 adapters",
+}
 PASSES = ("pass", "pass_with_near_ties")
 #: Verdicts that say something of the cache; all others are missing evidence or trouble outside the comparison.
 DECIDING = (*PASSES, "fail")
@@ -25,17 +38,33 @@ DECIDING = (*PASSES, "fail")
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[RunDifferenceView]:
     """Frozen facts that are known on both sides and differ."""
-    found = [
-        RunDifferenceView(field=f, a=a.get(f), b=b.get(f))
-        for f in STALE_FIELDS
-        if a.get(f) is not None and b.get(f) is not None and a[f] != b[f]
+    pairs = [(name, a.get(name), b.get(name)) for name in STALE_FIELDS]
+    for group in _GROUPS:
+        one, two = a.get(group) or {}, b.get(group) or {}
+        names = sorted((set(one) & set(two)) - {"connector_options", *STALE_FIELDS})
+        pairs += [(f"{group}.{name}", one[name], two[name]) for name in names]
+        # Options are told all together: one that is missing was not set.
+        here, there = one.get("connector_options"), two.get("connector_options")
+        if isinstance(here, Mapping) and isinstance(there, Mapping):
+            pairs += [
+                (f"{group}.connector_options.{name}", here.get(name, UNSET), there.get(name, UNSET))
+                for name in sorted(set(here) | set(there))
+            ]
+    return [
+        RunDifferenceView(field=field, name=setting_name(field), a=one, b=two)
+        for field, one, two in pairs
+        if one is not None and two is not None and one != two
     ]
-    one, two = a.get("settings") or {}, b.get("settings") or {}
-    return found + [
-        RunDifferenceView(field=f"settings.{name}", a=one[name], b=two[name])
-        for name in sorted(set(one) & set(two))
-        if one[name] is not None and two[name] is not None and one[name] != two[name]
-    ]
+
+
+def setting_name(field: str) -> str:
+    """``dtype``, ``L2 adapter 1 base path``, ``connector option lmcache.mp.port``: a frozen field in words."""
+    name = field.removeprefix("server_settings.").removeprefix("settings.")
+    if (adapter := _ADAPTER.match(name)) is not None:
+        return f"L2 adapter {int(adapter[1]) + 1} {adapter[2].replace('_', ' ')}"
+    if name.startswith("connector_options."):
+        return f"connector option {name.removeprefix('connector_options.')}"
+    return _NAMES.get(name, name.replace("_", " "))
 
 
 def facts_now(engine: EngineView, server: ServerView | None) -> dict[str, Any]:
@@ -49,6 +78,14 @@ def facts_now(engine: EngineView, server: ServerView | None) -> dict[str, Any]:
         }
         # Several live layouts of one model: a restart that is not over yet; which one is ours is not known.
         layout = live.pop() if len(live) == 1 else None
+    told = engine.facts.settings
+    witnessed = {  # also by /metrics or by hand, where /server_info is not open
+        "dtype": engine.facts.dtype,
+        "kv_cache_dtype": engine.facts.kv_cache_dtype,
+        "block_size": engine.facts.block_size,
+        "enable_prefix_caching": engine.facts.prefix_caching,
+        "revision": engine.facts.revision,
+    }
     return {
         "model": engine.model_names[0] if engine.model_names else None,
         "model_root": engine.model_roots[0] if engine.model_roots else None,
@@ -56,14 +93,8 @@ def facts_now(engine: EngineView, server: ServerView | None) -> dict[str, Any]:
         "server_version": server.version if server is not None else None,
         "layout_fingerprint": layout,
         "chunk_size": server.chunk_size if server is not None else None,
-        "settings": {
-            **engine.facts.settings,
-            "dtype": engine.facts.dtype,
-            "kv_cache_dtype": engine.facts.kv_cache_dtype,
-            "block_size": engine.facts.block_size,
-            "enable_prefix_caching": engine.facts.prefix_caching,
-            "revision": engine.facts.revision,
-        },
+        "settings": {**told, **{name: value for name, value in witnessed.items() if value is not None}},
+        "server_settings": {} if server is None else server.settings,
     }
 
 
@@ -80,11 +111,14 @@ def latest(
     if last_pass is None:
         state, reason, changed = "never", "no acceptance run of this engine has passed yet", []
     else:
-        changed = differences(last_pass.frozen, facts_now(engine, server))
+        found = differences(last_pass.frozen, facts_now(engine, server))
+        changed = [d for d in found if d.field not in _NO_MATTER]
         if failed and last_verdict is not None:
             state, reason = "stale", f"run {last_verdict.id} after the last pass ended fail"
         elif changed:
-            names = ", ".join(d.field.removeprefix("settings.").replace("_", " ") for d in changed[:4])
+            names = ", ".join(d.name for d in changed[:4])
+            if len(changed) > 4:
+                names += f" and {len(changed) - 4} more"
             state, reason = "stale", f"{names} changed since the last pass"
         elif engine.polled_at is None or engine.health.state in ("unreachable", "unknown"):
             state, reason = "unknown", "the engine has not been read, so nobody knows what changed"
@@ -109,11 +143,12 @@ def compare_runs(session: Session, a: AcceptanceRunView, b: AcceptanceRunView) -
     same = {key for key, digest in digests_a.items() if digests_b.get(key) == digest}
     tolerance = _tolerance(b) or _tolerance(a) or fix_tolerance("near_tie", noise_floor([], 0))
     arms = [x.name for x in a.arms if x.name in {y.name for y in b.arms}]
+    texts = token_texts(a) | token_texts(b)
     comparisons: list[ComparisonView] = []
     for arm in arms:
         left, right = _answers(session, run_a, arm, same), _answers(session, run_b, arm, same)
         if left.answers and right.answers:
-            view = comparison_view(compare(left, right, tolerance))
+            view = comparison_view(compare(left, right, tolerance), texts)
             comparisons.append(view.model_copy(update={"arm": arm, "reference": f"run {a.id}"}))
     return RunComparisonView(
         a=a,
@@ -123,6 +158,17 @@ def compare_runs(session: Session, a: AcceptanceRunView, b: AcceptanceRunView) -
         arms=_arm_pairs(a, b),
         comparisons=comparisons,
     )
+
+
+def token_texts(run: AcceptanceRunView) -> dict[str, str]:
+    """What the run's own comparisons know its tokens to read like, by token: answers are kept by ids."""
+    known: dict[str, str | None] = {}
+    for pair in (p for c in run.comparisons for p in c.divergences):
+        d = pair.first_divergence
+        if d is not None:
+            known |= {c.token: c.text for c in (*d.top_a, *d.top_b) if c.text is not None}
+            known |= {t: text for t, text in ((d.token_a, d.text_a), (d.token_b, d.text_b)) if t and text is not None}
+    return {token: text for token, text in known.items() if text is not None}
 
 
 def _arm_pairs(a: AcceptanceRunView, b: AcceptanceRunView) -> list[dict[str, Any]]:
@@ -149,7 +195,7 @@ def _arm_pairs(a: AcceptanceRunView, b: AcceptanceRunView) -> list[dict[str, Any
 def _digests(session: Session, run_id: int) -> dict[str, str]:
     rows = session.execute(
         select(AcceptancePrompt.key, AcceptancePrompt.digest).where(
-            AcceptancePrompt.run_id == run_id, AcceptancePrompt.kind != "probe"
+            AcceptancePrompt.run_id == run_id, AcceptancePrompt.kind.not_in(("probe", "control"))
         )
     )
     return {row.key: row.digest for row in rows}

@@ -13,11 +13,13 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import httpx
 
 from app.errors import TargetError, TierkeeperError
 from app.wire.destinations import guard
+from app.wire.proxies import check_behind, for_httpx, proxy_of
 from app.wire.transport import bounded
 
 OUTPUT_KEPT = 2000
@@ -102,10 +104,15 @@ async def _command(argv: list[str], target: HookTarget, seconds: float) -> str:
 async def _webhook(url: str, headers: Mapping[str, str], target: HookTarget, seconds: float) -> str:
     body = {"action": "restart", "target": target.kind, "name": target.name, "url": target.url}
     try:
+        found = proxy_of(url)
+        if found is not None:
+            await check_behind(urlsplit(url).hostname or "")
         # One deadline over everything, and a bounded answer: who is called here may be as hostile as any target.
         async with (
             asyncio.timeout(seconds),
-            httpx.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False) as client,
+            httpx.AsyncClient(
+                timeout=seconds, follow_redirects=False, trust_env=False, proxy=for_httpx(found)
+            ) as client,
             client.stream("POST", url, json=body, headers={**_PLAIN, **headers}, extensions={"trace": guard}) as answer,
         ):
             told = b"".join([chunk async for chunk in bounded(answer, ANSWER_BYTES)])

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.acceptance import fixes
-from app.acceptance.conduct import RunPlan
+from app.acceptance.controls import Chosen, Control, as_control, other_tokens, with_words
 from app.acceptance.facts import Facts
 from app.acceptance.finding import Finding
 from app.acceptance.lexicon import Tokenizer
+from app.acceptance.plan import RunPlan
 from app.acceptance.prompts import (
     Planned,
     Prompt,
@@ -30,9 +31,14 @@ from app.acceptance.prompts import (
 )
 from app.acceptance.restarts import Hook
 from app.acceptance.stack import RunStopped, Stack
-from app.acceptance.workload import fits_shared
+from app.acceptance.workload import BuiltShape, controls_for, fits_shared
 from app.errors import TargetError
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
+
+#: Characters of a text taken as one token, where the engine's tokenizer cannot be asked.
+_CHARACTERS_PER_TOKEN = 4
+#: Orders of a message's words that are tried until one has as many tokens as the message.
+_TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,12 @@ class RunInput:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Batches, one probe for each, and the warm-up prompt."""
+    """Batches, one probe for each, the warm-up prompt, and the negative controls of some prompts."""
 
     groups: tuple[tuple[Prompt, ...], ...]
     probes: tuple[Prompt, ...]
     warm_up: Prompt
+    controls: tuple[Control, ...] = ()
 
 
 async def prepare(given: RunInput, stack: Stack, facts: Facts) -> Prepared:
@@ -81,6 +88,11 @@ async def prepare(given: RunInput, stack: Stack, facts: Facts) -> Prepared:
         room = room_for_prompts(facts.batch_tokens(), facts.chunk_size)
         groups = batches(prompts, tokens_per_batch=room)
         extra = [plan_probe(facts.chunk_size, i, longest) for i in range(len(groups) + 1)]
+        shapes = [BuiltShape(replace(p, tokens=p.tokens or _roughly(p))) for p in prompts]
+        controls = [
+            await _control(prompts[c.index], c, shapes[c.index].length, tokenizer)
+            for c in controls_for(given.plan.arms, shapes, facts.chunk_size, salted=stack.use_salt)
+        ]
         probes = [
             replace(p, probe=True, max_tokens=1, other=None, changed=None)
             for p in await _built(extra, tokenizer, numbers.max_tokens, chat=chat)
@@ -90,14 +102,36 @@ async def prepare(given: RunInput, stack: Stack, facts: Facts) -> Prepared:
             ids = lexicon[given.plan.run_key] if lexicon is not None else ()
             groups = tuple(tuple(with_nonce(p, given.plan.run_key, ids) for p in g) for g in groups)
             probes = [with_nonce(p, given.plan.run_key, ids) for p in probes]
+            controls = [replace(c, prompt=with_nonce(c.prompt, given.plan.run_key, ids)) for c in controls]
     except TargetError as error:
-        text = f"engine {given.engine.name}: {error.detail}"
-        raise RunStopped(Finding("engine_trouble", "error", text, fixes.ENGINE_DOWN)) from error
+        raise RunStopped(stack.engine_trouble(error)) from error
     too_long = [p.key for p in prompts if longest is not None and (p.tokens or 0) > longest]
     if too_long:
         text = f"prompts {', '.join(too_long[:5])} are longer than the {longest} tokens the engine takes"
         raise RunStopped(Finding("prompt_too_long", "invalid", text, fixes.SHORTER))
-    return Prepared(groups, tuple(probes[:-1]), probes[-1])
+    return Prepared(groups, tuple(probes[:-1]), probes[-1], tuple(controls))
+
+
+def _roughly(prompt: Prompt) -> int:
+    text = prompt.text if prompt.messages is None else prompt.messages[0]["content"]
+    return len(text or "") // _CHARACTERS_PER_TOKEN
+
+
+async def _control(prompt: Prompt, chosen: Chosen, length: int, tokenizer: Tokenizer) -> Control:
+    """Token by token where the prompt can be sent so; of a chat message, the words of about that place."""
+    ids = prompt.token_ids
+    if ids is None and prompt.text is not None:
+        ids = await tokenizer.ids(prompt.text)
+    if ids is not None:
+        changed = other_tokens(ids, chosen.start, min(chosen.stop, len(ids) - 1))
+        return as_control(prompt, chosen.place, replace(prompt, text=None, token_ids=changed, tokens=len(ids)))
+    worded = prompt
+    for turn in range(_TURNS):
+        worded = with_words(prompt, chosen.start / length, chosen.stop / length, turn)
+        told = None if prompt.tokens is None else await tokenizer.ids(worded.text or "", worded.messages)
+        if told is None or len(told) == prompt.tokens:
+            break
+    return as_control(prompt, chosen.place, worded)
 
 
 def _own(given: RunInput, chat: bool) -> list[Prompt]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import insert, select, update
 
 from app.acceptance.prompts import Prompt
+from app.acceptance.stack import RunStopped
 from app.acceptance.tables import AcceptanceAnswer, AcceptancePrompt, AcceptanceRun, AcceptanceStep
 from app.clock import Clock
 from app.database import Database
@@ -126,3 +128,20 @@ class Recorder:
                 .where(AcceptanceStep.run_id == self._run_id, AcceptanceStep.name == name)
                 .values(**values)
             )
+
+
+class Step:
+    """Marks a step of the list as running, then done or failed."""
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder = recorder
+        self._name = name
+
+    async def __aenter__(self) -> None:
+        await asyncio.to_thread(self._recorder.begin, self._name)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if kind is None:
+            await asyncio.to_thread(self._recorder.end, self._name)
+        elif isinstance(error, RunStopped):
+            await asyncio.to_thread(self._recorder.end, self._name, "failed", error.finding.text)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from app.acceptance.ports import Removal
 from app.cleanup.schemas import FilterPlanInput, PlanView, RunView
 from app.errors import Conflict
-from app.records.schemas import ScanView
+from app.records.schemas import ANOTHER_SCAN, ScanView
 from app.scheduling.schemas import WorkView
 from app.scheduling.work import ACTIVE_STATES
 
@@ -98,13 +99,16 @@ class CleanupRemover:
         until = time.monotonic() + self._patience
         while True:
             try:
-                scan = self._records.start_scan(store_id, actor=actor)
-                break
+                scan_id = int(self._records.start_scan(store_id, actor=actor).id)
             except Conflict:
                 if time.monotonic() > until:
                     raise
-                self._pause(cancelled)
-        return self._until("scan", int(scan.id), lambda: self._records.get_scan(int(scan.id)), cancelled)
+            else:
+                scan = self._until("scan", scan_id, partial(self._records.get_scan, scan_id), cancelled)
+                # A scan may also meet the end of another one, which still holds the inventory.
+                if scan.error != ANOTHER_SCAN or time.monotonic() > until:
+                    return scan
+            self._pause(cancelled)
 
     def _until(self, kind: str, work_id: int, look: Callable[[], V], cancelled: Callable[[], bool]) -> V:
         """The work's end. It is done in this thread unless somebody has it: the pool may be full of runs that wait."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.acceptance.schemas import AcceptanceRunView, ArmView, CandidateView, ComparisonView, DivergenceView, PairView
-from app.acceptance.told import evidence_lines, score_pairs
+from app.acceptance.told import evidence_lines, load_lines, score_pairs
 from app.print_forms import as_html as _e
 from app.print_forms import page_head
 
@@ -28,6 +28,7 @@ def render_html(run: AcceptanceRunView, samples: Sequence[tuple[str, Sequence[fl
     if run.findings:
         rows = "".join(
             f"<li><strong>{_e(f.severity.replace('_', ' '))}</strong> {_e((f.arm + ': ') if f.arm else '')}{_e(f.text)}"
+            f" ({_e(f.code)})"
             f"{' <em>' + _e(f.fix) + '</em>' if f.fix else ''}</li>"
             for f in run.findings
         )
@@ -38,6 +39,8 @@ def render_html(run: AcceptanceRunView, samples: Sequence[tuple[str, Sequence[fl
     if run.comparisons:
         parts.append(f'<h2>Answers</h2><div class="wide">{_answers(run.comparisons)}</div>')
     parts += [_comparison(c, run.prompt_names) for c in run.comparisons if c.divergences]
+    if load := _load(run):
+        parts.append(f'<h2>Engine load</h2><div class="wide">{load}</div>')
     if told := evidence_lines(run):
         rows = "".join(f"<tr><td>{_e(what)}</td><td>{_e(text)}</td></tr>" for what, text in told)
         parts.append(f'<h2>Evidence</h2><table class="words"><tbody>{rows}</tbody></table>')
@@ -103,6 +106,20 @@ def ttft_chart(samples: Sequence[tuple[str, Sequence[float]]], *, width: int = 7
     parts.append(f'<text x="{left}" y="{height - 4}">0</text>')
     parts.append(f'<text x="{width - 16}" y="{height - 4}" text-anchor="end">{longest:.1f} ms</text></svg>')
     return "".join(parts)
+
+
+def _load(run: AcceptanceRunView) -> str:
+    columns = "arm|before it|running|waiting|KV cache in use|others' requests|readings"
+    head = "".join(f'<th scope="col">{_e(h)}</th>' for h in columns.split("|"))
+    rows = ""
+    for x in load_lines(run):
+        told = (
+            f'<td colspan="4">not read: {_e(x.reason)}</td>'
+            if x.reason
+            else "".join(f"<td>{_e(text)}</td>" for text in (x.running, x.waiting, x.kv_usage, x.others))
+        )
+        rows += f"<tr><td>{_e(x.arm)}</td><td>{_e(x.before)}</td>{told}<td>{x.readings}</td></tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
 
 
 def _answers(comparisons: Sequence[ComparisonView]) -> str:

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from app.acceptance.report_html import render_html
 from app.acceptance.schemas import AcceptanceRunView, ArmView, ComparisonView
-from app.acceptance.told import evidence_lines, score_pairs
+from app.acceptance.told import LoadLine, evidence_lines, load_lines, score_pairs
 from app.print_forms import as_markdown as _md
 
 FORMS: Mapping[str, str] = {
@@ -142,6 +142,8 @@ def markdown(run: AcceptanceRunView) -> str:
     for comparison in run.comparisons:
         if comparison.divergences:
             lines += _divergences(comparison, run.prompt_names)
+    if lines_of_load := load_lines(run):
+        lines += ["## Engine load", "", *_load_table(lines_of_load), ""]
     if told := evidence_lines(run):
         lines += ["## Evidence", "", *(f"- {what}: {_md(text)}" for what, text in told), ""]
     frozen = run.frozen
@@ -167,6 +169,19 @@ def _arm_table(arms: Sequence[ArmView]) -> list[str]:
             f"| {arm.name} | {arm.requests} | {tokens} | {share} | {_ms(arm.ttft_ms.median)} | {_ms(arm.ttft_ms.p99)} "
             f"| {speedup} | {arm.exact_matches} | {arm.near_ties} | {arm.flips + arm.refused} |"
         )
+    return rows
+
+
+def _load_table(lines: Sequence[LoadLine]) -> list[str]:
+    head = "| arm | before it | running | waiting | KV cache in use | others' requests | readings |"
+    rows = [head, "|---|---|---:|---:|---:|---:|---:|"]
+    for x in lines:
+        told = (
+            f"not read: {_md(x.reason)} | – | – | –"
+            if x.reason
+            else f"{x.running} | {x.waiting} | {x.kv_usage} | {x.others}"
+        )
+        rows.append(f"| {x.arm} | {x.before} | {told} | {x.readings} |")
     return rows
 
 

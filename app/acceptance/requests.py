@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from app.acceptance.conduct import RunPlan
+from app.acceptance.plan import RunPlan
 from app.acceptance.ports import Fleet
 from app.acceptance.preparation import RunInput
 from app.acceptance.profiles import PROFILES, default_arms, in_order
@@ -91,7 +91,9 @@ def _arms(request: AcceptanceRequest, engine: EngineTarget, second: EngineTarget
                 "second_engine_id", f"{second.name!r} uses another cache server, so nothing stored can cross over"
             )
         if arm in RESTART_ARMS and request.restart_hook_id is None:
-            raise InvalidInput.field("restart_hook_id", f"arm {arm} needs a restart hook; set one up under /hooks")
+            raise InvalidInput.field(
+                "restart_hook_id", f"arm {arm} needs a restart hook; set one up on the page /acceptance/hooks"
+            )
     return in_order(request.arms)
 
 

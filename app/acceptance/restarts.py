@@ -62,12 +62,12 @@ class Restarts:
     async def engine(self, stack: Stack) -> str:
         """The engine restarted, answering, and registered at the cache server."""
         arm = "restarted_engine"
-        before = (await stack.engine_counters()).process_start
+        before = (await stack.counters.engine()).process_start
         known = await self._contexts(stack)
         told = await self._act(self.hook.engine, HookTarget("engine", stack.engine.name, stack.engine.url), arm)
         deadline = time.monotonic() + stack.pace.registered
         while True:
-            start = (await stack.engine_counters()).process_start
+            start = (await stack.counters.engine()).process_start
             back = start is not None and start != before and await self._answers(stack)
             contexts = await self._contexts(stack)
             # The old context stays listed until it is reaped: a new one must have come.
@@ -99,7 +99,7 @@ class Restarts:
 
     async def _server_identity(self, stack: Stack) -> tuple[object, object] | None:
         """What is new at each boot; None while the server does not answer."""
-        metrics = await stack.server_metrics()
+        metrics = await stack.counters.server()
         return None if metrics is None else (metrics.instance_id, metrics.process_start_time)
 
     async def _registered(self, stack: Stack) -> bool:

@@ -13,6 +13,7 @@ from app.acceptance.schemas import (
     CandidateView,
     ComparisonView,
     DivergenceView,
+    LoadView,
     LogprobView,
     PairView,
     ScorePairsView,
@@ -114,14 +115,26 @@ def arm_view(
         refused=comparison.count("refused") if comparison else evidence.refused,
         logprob=LogprobView(
             mean_abs_difference=comparison.mean_abs,
-            max_abs_difference=comparison.max_abs,
+            max_abs_difference=_largest(comparison),
             compared_tokens=comparison.compared_tokens,
             top1_agreement=comparison.top1_agreement,
         )
         if comparison
         else None,
         passed=False if failed and comparison is not None else _passed(comparison, tolerance),
+        load=_load(evidence),
     )
+
+
+def _load(evidence: ArmEvidence) -> LoadView | None:
+    load = evidence.load
+    if load is None:
+        return None
+    reason = None
+    if load.readings == 0:
+        untold = load.before is None
+        reason = "the engine does not tell it" if untold else "every answer was there before the engine could be read"
+    return LoadView(**asdict(load), reason=reason)
 
 
 def _no_ttft(result: ArmResult) -> str:
@@ -192,7 +205,7 @@ def comparison_view(comparison: Comparison, texts: Mapping[str, str] | None = No
         missing=comparison.count("missing"),
         compared_tokens=comparison.compared_tokens,
         mean_abs_difference=comparison.mean_abs,
-        max_abs_difference=comparison.max_abs,
+        max_abs_difference=_largest(comparison),
         top1_agreement=comparison.top1_agreement,
         score_pairs=ScorePairsView(
             right_right=scores.right_right,
@@ -206,6 +219,11 @@ def comparison_view(comparison: Comparison, texts: Mapping[str, str] | None = No
         divergences=[_pair_view(p, texts or {}) for p in unequal[:MAX_DIVERGENCES]],
         divergences_left_off=max(0, len(unequal) - MAX_DIVERGENCES),
     )
+
+
+def _largest(compared: Comparison | Pair) -> float | None:
+    """Of answers that differ from their first token on nothing was compared: that is unknown, not zero."""
+    return compared.max_abs if compared.compared_tokens else None
 
 
 def _pair_view(pair: Pair, texts: Mapping[str, str]) -> PairView:
@@ -231,7 +249,7 @@ def _pair_view(pair: Pair, texts: Mapping[str, str]) -> PairView:
         if divergence
         else None,
         mean_abs_difference=pair.mean_abs,
-        max_abs_difference=pair.max_abs,
+        max_abs_difference=_largest(pair),
         text_a=pair.text_a,
         text_b=pair.text_b,
     )

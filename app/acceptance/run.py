@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import structlog
@@ -18,14 +19,15 @@ import structlog
 from app.acceptance import fixes
 from app.acceptance.arms import Asking
 from app.acceptance.conduct import Conduct
-from app.acceptance.counting import LoadSeen
 from app.acceptance.evidence import ArmEvidence
 from app.acceptance.facts import Facts, cannot_begin, default_mode, read_facts, same_layout
-from app.acceptance.finding import CACHE_ARMS, Finding
+from app.acceptance.finding import CACHE_ARMS, ELSEWHERE, Finding
 from app.acceptance.hooks import HookTarget
+from app.acceptance.ledger import ServerLedger
+from app.acceptance.load import LoadEvidence, LoadSeen
 from app.acceptance.preparation import Prepared, RunInput, prepare
 from app.acceptance.prompts import Prompt
-from app.acceptance.recorder import Recorder
+from app.acceptance.recorder import Recorder, Step
 from app.acceptance.restarts import Restarts
 from app.acceptance.results import TITLES, ArmResult, shown_tokens
 from app.acceptance.stack import Pace, RunStopped, Stack
@@ -42,8 +44,12 @@ from app.vllm.completions import token_id_of
 from app.vllm.polling import EngineReading, poll_engine
 
 log = structlog.get_logger()
-_NEEDS_SALT = ("shared_prefix", "changed_head", "cross_engine")
+#: Their references are the same prompts cold once more, which only another salt can make.
+_NEEDS_SALT = ("shared_prefix", "changed_head", "cross_engine", "restarted_engine")
 _TOKENS_READ = 200
+#: Three lost packets of a connection's beginning (sent again after 1, 3 and 7 s).
+_CONNECT_SECONDS = 10.0
+_SILENCE_SECONDS = 30.0
 _NEEDS_RESET = ("external_l1", "external_l2", "mixed", "shared_prefix", "restarted_server")
 
 
@@ -59,12 +65,23 @@ class Outcome:
     token_texts: dict[str, str] = field(default_factory=dict)
 
 
+def patient_engine_client(target: EngineTarget) -> VLLMClient:
+    """A run lasts for minutes and asks for each thing once: it must not end because a machine under load (the target's
+    or this one) took more than a poll's two seconds to make a connection, as has been seen."""
+    return engine_client(target, connect_timeout=_CONNECT_SECONDS, read_timeout=_SILENCE_SECONDS)
+
+
+def patient_server_client(target: ServerTarget) -> LMCacheClient:
+    """As `patient_engine_client`."""
+    return server_client(target, connect_timeout=_CONNECT_SECONDS, read_timeout=_SILENCE_SECONDS)
+
+
 @dataclass(frozen=True)
 class Openers:
     """How clients are made; tests replace them."""
 
-    vllm: Callable[[EngineTarget], VLLMClient] = engine_client
-    lmcache: Callable[[ServerTarget], LMCacheClient] = server_client
+    vllm: Callable[[EngineTarget], VLLMClient] = patient_engine_client
+    lmcache: Callable[[ServerTarget], LMCacheClient] = patient_server_client
 
 
 class Run:
@@ -95,6 +112,7 @@ class Run:
         self._after: Facts | None = None
         self._problems: list[Finding] = []
         self._conduct: Conduct | None = None
+        self._ledger = ServerLedger()
         self._load: LoadSeen | None = None
         self._prompts: list[Prompt] = []
         self._token_texts: dict[str, str] = {}
@@ -112,7 +130,8 @@ class Run:
         except RunStopped as stop:
             self._problems.append(stop.finding)
         except TierkeeperError as error:
-            self._problems.append(Finding("trouble", "error", error.detail, fixes.RUN_AGAIN))
+            silent = isinstance(error, TargetError) and error.kind == "timeout"
+            self._problems.append(Finding("trouble", "timeout" if silent else "error", error.detail, fixes.RUN_AGAIN))
         finally:
             self._conclude()
 
@@ -140,8 +159,8 @@ class Run:
                 if problems:
                     self._problems += problems[1:]
                     raise RunStopped(problems[0])
-                stack = self._stack(self._in.engine, vllm, lmcache, facts)
-                self._load = stack.load
+                stack = await self._stack(self._in.engine, vllm, lmcache, facts)
+                self._load = stack.load.between
                 await self._reset_once(stack)
                 second = await self._second_stack(clients, lmcache, facts)
             plan = replace(self._in.plan, mode=self._in.plan.mode or default_mode(facts))
@@ -158,11 +177,14 @@ class Run:
                 save=self._recorder.answers,
                 advance=self._advance,
                 results=self._results(second),
+                block_size=facts.block_size,
             )
             restarts = None
             if self._in.hook is not None:
                 restarts = Restarts(self._in.hook, self._ask_operator, facts.model_root)
-            conduct = self._conduct = Conduct(plan, stack, facts, asking, self, second=second, restarts=restarts)
+            conduct = self._conduct = Conduct(
+                plan, stack, facts, asking, self, second=second, restarts=restarts, controls=ready.controls
+            )
             await conduct.warm_up(ready.warm_up)
             for index, (group, probe) in enumerate(zip(ready.groups, ready.probes, strict=True)):
                 await conduct.batch(group, probe, first=index == 0, last=index == len(ready.groups) - 1)
@@ -177,14 +199,14 @@ class Run:
         base_path = self._in.stores[0].server_path if self._in.stores else None
         return read_facts(engine, server, base_path=base_path), engine, server
 
-    def _stack(self, engine: EngineTarget, vllm: VLLMClient, lmcache: LMCacheClient, facts: Facts) -> Stack:
+    async def _stack(self, engine: EngineTarget, vllm: VLLMClient, lmcache: LMCacheClient, facts: Facts) -> Stack:
         # Under quotas an unknown salt may store nothing (E1): such servers get a nonce in the prompts instead.
         use_salt = "isolated" not in (facts.eviction_policy or "").lower()
         needs = [a for a in _NEEDS_SALT if a in self._in.plan.arms]
         if not use_salt and needs:
             text = f"this server gives every cache salt a quota, so {', '.join(needs)} cannot tell its own records"
             raise RunStopped(Finding("no_salts", "invalid", text, fixes.NO_SALTS, needs[0]))
-        return Stack(
+        stack = Stack(
             engine=engine,
             server=self._in.server,
             stores=self._in.stores,
@@ -197,7 +219,12 @@ class Run:
             pace=self._pace,
             use_salt=use_salt,
             on_request=self._answered,
+            chunk_size=facts.chunk_size or 1,
+            connected=engine.server_id == self._in.server.id,
+            ledger=self._ledger,
         )
+        await stack.counters.begin()
+        return stack
 
     async def _reset_once(self, stack: Stack) -> None:
         """Whether the engine can empty its cache at all, before minutes are spent on cold arms."""
@@ -222,28 +249,28 @@ class Run:
         if theirs.model_root != facts.model_root:
             text = f"{target.name} serves {theirs.model_root!r}, {self._in.engine.name} serves {facts.model_root!r}"
             raise RunStopped(Finding("other_model", "invalid", text, fixes.SAME_MODEL))
-        return self._stack(target, vllm, lmcache, replace(facts, model=theirs.model))
+        return await self._stack(target, vllm, lmcache, replace(facts, model=theirs.model))
 
     # steps and progress
 
     def _stored_prompts(self, ready: Prepared) -> list[Prompt]:
         variants = any(a in self._in.plan.arms for a in ("shared_prefix", "changed_head"))
         prompts = self._prompts if variants else [replace(p, other=None, changed=None) for p in self._prompts]
-        return [*prompts, *ready.probes]
+        return [*prompts, *(c.prompt for c in ready.controls), *ready.probes]
 
     def _results(self, second: Stack | None) -> dict[str, ArmResult]:
         elsewhere = second.engine.name if second is not None else self._in.engine.name
         return {
             arm: ArmResult(
                 arm,
-                elsewhere if arm in ("cross_engine", "without_cache") else self._in.engine.name,
+                elsewhere if arm in ELSEWHERE else self._in.engine.name,
                 ArmEvidence(arm),
             )
             for arm in self._in.plan.arms
         }
 
-    def _step(self, name: str) -> _Step:
-        return _Step(self._recorder, name)
+    def _step(self, name: str) -> Step:
+        return Step(self._recorder, name)
 
     async def begin(self, name: str) -> None:
         """A step of the list runs now (StepLog)."""
@@ -309,6 +336,8 @@ class Run:
             arms={name: r.evidence for name, r in results.items() if r.evidence.requests},
             comparisons=tuple(r.comparison for r in results.values() if r.comparison is not None),
             tolerance=seen.tolerance if seen is not None else None,
+            discrimination=seen.discrimination if seen is not None else None,
+            controls=tuple(seen.controls) if seen is not None else None,
             stored=seen.stored if seen is not None else None,
             records=seen.records if seen is not None else None,
             layout_before=marker,
@@ -330,16 +359,23 @@ class Run:
             "stored": asdict(run.stored) if run.stored is not None else None,
             "records": asdict(run.records) if run.records is not None else None,
             "probes": seen.probes if seen is not None else [],
+            "cold_answers": None
+            if run.discrimination is None
+            else {"prompts": run.discrimination.prompts, "kinds": len(run.discrimination.kinds)},
+            "controls": None if run.controls is None else [c.to_json() for c in run.controls],
             "tolerance": run.tolerance.to_json() if run.tolerance is not None else None,
             "layout_before": run.layout_before,
             "layout_after": run.layout_after,
-            "load": {
-                "before": _load_of(self._before),
-                "during": None if self._load is None else self._load.to_json(),
-                "after": _load_of(self._after),
-            },
+            "load": self._load_seen(run),
             "salted": self._conduct.salted if self._conduct is not None else None,
         }
+
+    def _load_seen(self, run: RunEvidence) -> dict[str, Any]:
+        arms = (a.load for a in run.arms.values() if a.name not in ELSEWHERE and a.load is not None)
+        during = reduce(LoadEvidence.merged, arms, LoadEvidence())
+        between = None if self._load is None else self._load.to_json()
+        after = _load_of(self._after)
+        return {"before": _load_of(self._before), "during": asdict(during), "between": between, "after": after}
 
     def _frozen(self) -> dict[str, Any]:
         frozen = self._before.frozen() if self._before is not None else {}
@@ -347,22 +383,7 @@ class Run:
 
 
 def _load_of(facts: Facts | None) -> dict[str, float | None] | None:
-    """Requests the engine had at that moment."""
-    return None if facts is None else {"running": facts.running, "waiting": facts.waiting}
-
-
-class _Step:
-    """Marks a step of the list as running, then done or failed."""
-
-    def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder = recorder
-        self._name = name
-
-    async def __aenter__(self) -> None:
-        await asyncio.to_thread(self._recorder.begin, self._name)
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        if kind is None:
-            await asyncio.to_thread(self._recorder.end, self._name)
-        elif isinstance(error, RunStopped):
-            await asyncio.to_thread(self._recorder.end, self._name, "failed", error.finding.text)
+    """What the engine was busy with at that moment."""
+    if facts is None:
+        return None
+    return {"running": facts.running, "waiting": facts.waiting, "kv_usage": facts.kv_usage}

@@ -149,6 +149,39 @@ class LogprobView(ApiModel):
     top1_agreement: float | None
 
 
+class SpreadView(ApiModel):
+    """Lowest, mean and highest of some readings."""
+
+    readings: int
+    low: float
+    mean: float
+    high: float
+
+
+class MomentView(ApiModel):
+    """What an engine was busy with at one moment: requests, and the share of its KV cache in use (0-1)."""
+
+    running: float | None
+    waiting: float | None
+    kv_cache_usage: float | None
+
+
+class LoadView(ApiModel):
+    """The engine's load while requests of an arm were in flight. Requests; `kv_usage` is a ratio 0-1.
+
+    `running` and `waiting` count everybody's, `others` those that were not the run's. `before`: just before the arm.
+    `reason` says why there is no reading.
+    """
+
+    readings: int
+    running: SpreadView | None
+    waiting: SpreadView | None
+    kv_usage: SpreadView | None
+    others: SpreadView | None
+    before: MomentView | None
+    reason: str | None = None
+
+
 class ArmView(ApiModel):
     """One condition of the test. Shares are external ÷ expected, null when nothing was expected."""
 
@@ -178,6 +211,7 @@ class ArmView(ApiModel):
     refused: int
     logprob: LogprobView | None
     passed: bool | None
+    load: LoadView | None = None  # null in runs of before it was noted
 
 
 class CandidateView(ApiModel):
@@ -274,15 +308,23 @@ class AcceptanceRunView(WorkView):
 
 class EstimateView(ApiModel):
     """What a run would take and disturb, for the start form. Of `requests`, `compared` stand in its table of
-    conditions; the others warm up, prove that caches were emptied, and repeat prompts."""
+    conditions; the others warm up, prove that caches were emptied, repeat prompts, and ask some with other text in
+    them."""
 
     arms: list[str]
     prompts: int
     requests: int
     compared: int
     prompt_tokens: int
+    answer_tokens: int  # at most
+    stored_tokens: int  # whole chunks that are new to the cache
+    l1_bytes: int | None  # what they take at most in L1, and on L2 until the run removes them
+    l2_bytes: int | None
+    l1_share: float | None  # of the server's L1
+    bytes_reason: str | None = None  # why there are no bytes
     seconds: float | None
     seconds_from: str | None = None  # what `seconds` rests on; null where nothing told it
+    seconds_reason: str | None = None  # why there are none
     deadline_seconds: float  # the most it can take
     disturbs: list[str]
     warnings: list[str]
@@ -312,9 +354,10 @@ class AnswerView(ApiModel):
 
 
 class RunDifferenceView(ApiModel):
-    """One frozen fact that differs between two runs (or between a run and now)."""
+    """One frozen fact that differs between two runs (or between a run and now). `name` is `field` in words."""
 
     field: str
+    name: str
     a: Any
     b: Any
 

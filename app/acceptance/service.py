@@ -37,7 +37,7 @@ from app.database import Database
 from app.errors import Conflict, FieldError, InvalidInput, NotFound
 from app.fleet.schemas import EngineView, ServerView
 from app.paging import decode_cursor, encode_cursor, parse_id
-from app.scheduling.runner import WorkKind, WorkRunner, request_cancel
+from app.scheduling.runner import WorkKind, WorkRunner
 from app.scheduling.schemas import Page
 from app.scheduling.service import StartedWork
 from app.scheduling.work import ACTIVE_STATES
@@ -109,6 +109,7 @@ class AcceptanceService:
             request=frozen,
             deadline_seconds=frozen["deadline_seconds"],
         )
+        self._runner.recover()
         try:
             with self._db.write() as session:
                 self._refuse_second(session, server.id, server.name)
@@ -232,7 +233,7 @@ class AcceptanceService:
                     target_id=run_id,
                     detail={"engine": row.engine_name},
                 )
-        request_cancel(self._db, self._clock, AcceptanceRun, run_id)
+        self._runner.cancel(WORK_KIND, run_id)
         return self.get(run_id)
 
     def go_on(self, run_id: int, *, actor: str) -> AcceptanceRunView:

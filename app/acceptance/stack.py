@@ -14,18 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.acceptance import fixes, own_records
-from app.acceptance.answers import Answer, Refusal, ranked
-from app.acceptance.counting import LoadSeen, engine_counters_of, moved, salts_of, stores_of, whole
-from app.acceptance.evidence import (
-    EngineCounters,
-    L1Emptied,
-    RequestCounts,
-    ResetEvidence,
-    SaltCounters,
-    StoredEvidence,
-)
+from app.acceptance.answers import Answer, to_answer
+from app.acceptance.counters import EngineCounters
+from app.acceptance.counting import moved, stores_of, whole
+from app.acceptance.evidence import L1Emptied, RequestCounts, ResetEvidence, StoredEvidence
 from app.acceptance.finding import Finding
+from app.acceptance.ledger import ServerLedger
+from app.acceptance.load_watch import Flight, LoadWatch
 from app.acceptance.prompts import SALT_PREFIX, Prompt
+from app.acceptance.readings import Patience, Readings
 from app.errors import TargetError
 from app.fleet.targets import EngineTarget, ServerTarget, StoreTarget
 from app.lmcache.client import LMCacheClient
@@ -53,8 +50,11 @@ class Pace:
     reset: float = 30.0
     stored: float = 60.0
     counters: float = 3.0
+    lag: float = 10.0
+    still: float = 1.0
     emptied: float = 20.0
     registered: float = 180.0
+    load: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,32 @@ class Stack:
     clock: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
     use_salt: bool = True
+    chunk_size: int = 1
+    #: Whether what the engine is asked is looked up at the cache server, whose counts all its engines share.
+    connected: bool = True
+    ledger: ServerLedger = field(default_factory=ServerLedger)
     #: Told of every request that was answered; it may write rows, so it is called in a thread.
     on_request: Callable[[], None] = lambda: None
     #: Set when the run ends early: threads that walk directories or sum files then give up.
     stopping: threading.Event = field(default_factory=threading.Event)
-    load: LoadSeen = field(default_factory=LoadSeen)
+    load: LoadWatch = field(init=False)
+    counters: Readings = field(init=False)
     _next_look: float = 0.0
     _last_look: tuple[int | None, str] = (None, "")
+
+    def __post_init__(self) -> None:
+        self.load = LoadWatch(self.vllm.load, self.pace.load)
+        pace = self.pace
+        self.counters = Readings(
+            self.vllm,
+            self.lmcache,
+            Patience(pace.poll, pace.lag, min(pace.counters, pace.lag), pace.still),
+            lambda load: self.load.between.note(load),
+            self.use_salt,
+            self.chunk_size,
+            self.connected,
+            self.ledger,
+        )
 
     # asking
 
@@ -103,7 +122,7 @@ class Stack:
         Without `stream` vLLM tells the split of cached tokens but no time to first token. A refusal that may pass
         (429, 503) is tried once more.
         """
-        before = await self.engine_counters() if count else None
+        before = await self.counters.engine_before() if count else None
         request = CompletionRequest(
             model=self.model,
             prompt=list(prompt.token_ids) if prompt.token_ids is not None else prompt.text,
@@ -116,24 +135,27 @@ class Stack:
             deadline_seconds=self.request_timeout,
         )
         started = self.clock()
-        raw = await self._complete(request)
-        if raw.error is not None and raw.error.status in (429, 503):
-            await asyncio.sleep(10 * self.pace.poll)
-            started = self.clock()
-            raw = await self._complete(request)
+        async with self.load.request(streamed=stream) as flight:
+            raw = await self._complete(request, flight)
+            if raw.error is not None and raw.error.status in (429, 503):
+                await asyncio.sleep(10 * self.pace.poll)
+                started = self.clock()
+                raw = await self._complete(request, flight)
         counts = RequestCounts(
             prompt_tokens=raw.prompt_tokens,
             cached_tokens=raw.cached_tokens,
             stats_local=raw.kv_stats.num_vllm_cached_tokens if raw.kv_stats else None,
             stats_external=raw.kv_stats.num_lmcache_extra_cached_tokens if raw.kv_stats else None,
         )
+        if raw.error is None:
+            self.counters.asked(salt, counts.prompt_tokens, counts.stats_external)
         if before is not None:
             counts = await self._counted(counts, before)
         await asyncio.to_thread(self.on_request)
         return Asked(
             prompt=prompt,
             salt=salt,
-            answer=to_answer(prompt.key, raw),
+            answer=to_answer(prompt.key, raw, most=prompt.max_tokens, chat=prompt.messages is not None),
             counts=counts,
             started_at=started,
             ttft_seconds=raw.ttft_seconds,
@@ -142,21 +164,31 @@ class Stack:
             prompt_token_ids=raw.prompt_token_ids,
         )
 
-    async def _complete(self, request: CompletionRequest) -> CompletionAnswer:
+    async def _complete(self, request: CompletionRequest, flight: Flight) -> CompletionAnswer:
         try:
-            return await self.vllm.complete(request)
+            return await self.vllm.complete(request, on_first_token=flight.first_token)
         except TargetError as error:
-            raise RunStopped(self._engine_trouble(error)) from error
+            raise RunStopped(self.engine_trouble(error)) from error
 
-    def _engine_trouble(self, error: TargetError) -> Finding:
+    def engine_trouble(self, error: TargetError) -> Finding:
+        """What a call that the engine did not answer means. Silence is a deadline, whichever call met it: a machine
+        under load, or an engine that hangs, lets any of them wait."""
         if error.kind == "timeout":
-            text = f"the engine {self.engine.name} did not finish an answer within {self.request_timeout:g} s"
+            text = f"the engine {self.engine.name} stopped answering: {error.detail}"
             return Finding("engine_stopped_answering", "timeout", text, fixes.ENGINE_HANGS)
         return Finding("engine_trouble", "error", f"engine {self.engine.name}: {error.detail}", fixes.ENGINE_DOWN)
 
+    def server_trouble(self, error: TargetError) -> Finding:
+        """As `engine_trouble`, of the cache server."""
+        name = self.server.name
+        if error.kind == "timeout":
+            text = f"the cache server {name} stopped answering: {error.detail}"
+            return Finding("server_stopped_answering", "timeout", text, fixes.SERVER_HANGS)
+        return Finding("server_trouble", "error", f"cache server {name}: {error.detail}", fixes.SERVER_DOWN)
+
     async def _counted(self, counts: RequestCounts, before: EngineCounters) -> RequestCounts:
         own = counts.prompt_tokens or 0
-        after = await self.settled_engine_counters(before, own)
+        after = await self.counters.engine_since(before, own)
         if after.prompt_tokens is None or after.prompt_tokens != own:
             return counts  # others' requests are in the numbers, or the counters lag: they prove nothing
         return RequestCounts(
@@ -167,52 +199,6 @@ class Stack:
             whole(after.local_hits),
             whole(after.external_hits),
         )
-
-    # counting
-
-    async def engine_counters(self) -> EngineCounters:
-        """The engine's counters now; all None when it has no readable /metrics."""
-        try:
-            metrics = await self.vllm.metrics()
-        except TargetError:
-            return EngineCounters()
-        self.load.note(metrics.running, metrics.waiting)
-        return engine_counters_of(metrics)
-
-    async def settled_engine_counters(self, before: EngineCounters, own_prompt_tokens: int) -> EngineCounters:
-        """Deltas since `before`, once the counters hold our own tokens too (they are counted shortly after)."""
-        deadline = time.monotonic() + self.pace.counters
-        while True:
-            delta = (await self.engine_counters()).since(before)
-            if delta.prompt_tokens is None or delta.prompt_tokens >= own_prompt_tokens or time.monotonic() > deadline:
-                return delta
-            await asyncio.sleep(self.pace.poll)
-
-    async def server_metrics(self) -> ServerMetrics | None:
-        """The cache server's counters now; None when it has no readable /metrics."""
-        try:
-            return await self.lmcache.metrics()
-        except TargetError:
-            return None
-
-    async def settled_salt_counters(
-        self, before: ServerMetrics | None, salts: Sequence[str], lookup_tokens: int
-    ) -> SaltCounters | None:
-        """What the server counted for these salts since `before`, once it has counted their lookups.
-
-        Without salts (nonce) everybody's counters are taken. None when there is nothing to read.
-        """
-        if before is None:
-            return None
-        deadline = time.monotonic() + self.pace.counters
-        while True:
-            now = await self.server_metrics()
-            if now is None or now.instance_id != before.instance_id:
-                return None
-            delta = salts_of(now, salts, self.use_salt).since(salts_of(before, salts, self.use_salt))
-            if (delta.requested or 0) >= lookup_tokens or time.monotonic() > deadline:
-                return delta
-            await asyncio.sleep(self.pace.poll)
 
     # emptying L0
 
@@ -225,7 +211,7 @@ class Stack:
             try:
                 answer = await self.vllm.reset_prefix_cache()
             except TargetError as error:
-                raise RunStopped(self._engine_trouble(error)) from error
+                raise RunStopped(self.engine_trouble(error)) from error
             waited = time.monotonic() - began
             if answer.state != "busy" or waited > self.pace.reset:
                 return ResetEvidence(answer.state, None, attempts, waited, answer.detail)
@@ -234,11 +220,10 @@ class Stack:
     def prove_reset(self, reset: ResetEvidence, probe: Asked) -> ResetEvidence:
         """The reset with its effect, as the first request after it shows it. Its prompt was in the GPU cache before."""
         counts = probe.counts
+        served = [n for n in (counts.stats_local, counts.counted_local) if n is not None]
         effective: bool | None = None
-        if counts.stats_local is not None:
-            effective = counts.stats_local == 0
-        elif counts.counted_local is not None:
-            effective = counts.counted_local == 0
+        if served:
+            effective = not any(served)  # each of them that can tell must say so
         elif counts.cached_tokens == 0:
             effective = True
         return ResetEvidence(reset.state, effective, reset.attempts, reset.waited_seconds, reset.detail)
@@ -324,12 +309,8 @@ class Stack:
         try:
             status = await self.lmcache.status()
         except TargetError as error:
-            raise RunStopped(
-                Finding(
-                    "server_trouble", "error", f"cache server {self.server.name}: {error.detail}", fixes.SERVER_DOWN
-                )
-            ) from error
-        now = await self.server_metrics()
+            raise RunStopped(self.server_trouble(error)) from error
+        now = await self.counters.server()
         on_disk, why = await self._on_disk(chunks)
         if self.use_salt:
             in_l1, submitted, completed = stores_of(now, chunks)
@@ -372,22 +353,3 @@ class Stack:
         self._next_look = began + 5 * took if took > self.pace.poll else 0.0
         self._last_look = (found, why)
         return self._last_look
-
-
-def to_answer(prompt: str, raw: CompletionAnswer) -> Answer:
-    """The engine's answer as the comparison needs it."""
-    refusal = None
-    if raw.error is not None:
-        refusal = Refusal(raw.error.status, raw.error.message)
-    elif raw.non_finite or any(p is None for p in raw.token_logprobs):
-        refusal = Refusal(raw.http_status, "log-probabilities that are not finite numbers")
-    return Answer(
-        prompt=prompt,
-        token_ids=raw.token_ids,
-        tokens=raw.tokens,
-        logprobs=() if refusal else tuple(p for p in raw.token_logprobs if p is not None),
-        top=tuple(ranked(row.items()) for row in raw.top_logprobs),
-        text=raw.text,
-        finish_reason=raw.finish_reason,
-        refusal=refusal,
-    )

@@ -94,8 +94,8 @@ class AcceptancePrompt(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("acceptance_run.id", ondelete="CASCADE"))
-    key: Mapped[str]  # "p03", and "p03v" for its variant
-    kind: Mapped[str]  # codeword | arithmetic | continuation | own | probe
+    key: Mapped[str]  # "p03", and "p03v" for its variant, "p03m" for its control
+    kind: Mapped[str]  # codeword | arithmetic | continuation | own | probe | control
     digest: Mapped[str]  # sha256 of what was sent, 16 hex
     # {"text": …} or {"token_ids": […]} or {"messages": […]}, and "ignore_eos"
     content: Mapped[dict[str, Any]] = mapped_column(JSON)

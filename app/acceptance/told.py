@@ -5,10 +5,15 @@ What an older run did not note is left out; what was looked for and not found ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from app.acceptance.schemas import AcceptanceRunView, ComparisonView
+from app.acceptance.control_findings import WHERE
+from app.acceptance.discrimination import KINDS_KEPT
+from app.acceptance.schemas import AcceptanceRunView, ComparisonView, SpreadView
+
+_NOT_MOVED = {"equal": "to the last digit as before", "unshown": "showed nothing", "refused": "refused"}
 
 
 def evidence_lines(run: AcceptanceRunView) -> list[tuple[str, str]]:
@@ -16,6 +21,8 @@ def evidence_lines(run: AcceptanceRunView) -> list[tuple[str, str]]:
     evidence = run.evidence
     lines = [
         *_tolerance(evidence.get("tolerance")),
+        *_told_apart(evidence.get("cold_answers")),
+        *_controls(evidence.get("controls")),
         *_records(evidence),
         *_stored(evidence.get("stored")),
         *_load(evidence.get("load")),
@@ -55,6 +62,38 @@ def _tolerance(tolerance: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     return [("noise floor", noise), ("tolerance", allowed), ("smallest fault", tolerance["smallest_fault"])]
 
 
+def _told_apart(cold: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if not cold or not cold["prompts"]:
+        return []
+    kinds = f"{cold['kinds']}{'' if cold['kinds'] < KINDS_KEPT else ' or more'}"
+    return [("cold answers", f"{cold['prompts']} prompts, {kinds} answers that differ by more than the tolerance")]
+
+
+def _controls(seen: Sequence[Mapping[str, Any]] | None) -> list[tuple[str, str]]:
+    """What prompts with other text in one place showed, place by place."""
+    lines: list[tuple[str, str]] = []
+    for place, where in WHERE.items():
+        mine = [s for s in seen or () if s["place"] == place]
+        if not mine:
+            continue
+        moved = [s for s in mine if s["outcome"] == "moved"]
+        prompts = f"{len(mine)} prompt{'' if len(mine) == 1 else 's'}"
+        by = " by the arm changed_head" if mine[0]["arm"] else ""
+        told = f"{prompts} with other text {where}{by}: {len(moved)} answered otherwise"
+        nats = [s["moved_nats"] for s in moved if s["moved_nats"] is not None]
+        if nats:
+            told += f"; where the words stayed, log-probabilities moved by {min(nats):.3g} nat or more"
+        others = {s["outcome"]: s for s in mine if s["outcome"] != "moved"}
+        for outcome, words in _NOT_MOVED.items():
+            if outcome in others:
+                first = others[outcome]
+                count = sum(s["outcome"] == outcome for s in mine)
+                why = f": {first['reason']}" if first["reason"] else ""
+                told += f"; {count} {words} ({first['prompt']}{why})"
+        lines.append(("negative control", told))
+    return lines
+
+
 def _records(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "records" not in evidence:
         return []
@@ -84,12 +123,75 @@ def _stored(stored: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 def _load(load: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     if not load:
         return []
-    during = load.get("during")
+    new = "between" in load
+    during, between = (load.get("during"), load["between"]) if new else (None, load.get("during"))
     parts = [f"before {_requests(load.get('before'))}"]
-    if during is not None and during["readings"]:
-        parts.append(f"at most {_requests(during)} between its own requests ({during['readings']} readings)")
+    if during is not None:
+        parts.append(_while_asked(during))
+    if between is not None and between["readings"]:
+        parts.append(f"at most {_requests(between)} between its own requests ({between['readings']} readings)")
     parts.append(f"after {_requests(load.get('after'))}")
     return [("engine load", "; ".join(parts))]
+
+
+def _while_asked(during: Mapping[str, Any]) -> str:
+    if not during["readings"]:
+        return "not known while its own requests ran"
+    told = (
+        f"{spread(during['running'])} running and {spread(during['waiting'])} waiting while its own requests ran, "
+        f"{spread(during['kv_usage'], percent=True)} of the KV cache in use ({during['readings']} readings)"
+    )
+    others = during["others"]
+    if others is None:
+        return f"{told}, whether others' were among them is not known"
+    return f"{told}, {'none of them' if not others['high'] else spread(others) + ' of them'} others'"
+
+
+def spread(seen: Mapping[str, Any] | SpreadView | None, *, percent: bool = False) -> str:
+    """``1–3 (mean 1.6)``, or the one value that all readings had."""
+    if seen is None:
+        return "?"
+    low, mean, high = (
+        (seen.low, seen.mean, seen.high) if isinstance(seen, SpreadView) else (seen["low"], seen["mean"], seen["high"])
+    )
+    if percent:
+        low, mean, high = 100 * low, 100 * mean, 100 * high
+        return f"{low:.1f} %" if low == high else f"{low:.1f}–{high:.1f} % (mean {mean:.1f} %)"
+    return f"{low:,.0f}" if low == high else f"{low:,.0f}–{high:,.0f} (mean {mean:,.1f})"
+
+
+@dataclass(frozen=True)
+class LoadLine:
+    """One arm's load, as texts. `reason` stands for all of them where nothing was read."""
+
+    arm: str
+    before: str
+    running: str
+    waiting: str
+    kv_usage: str
+    others: str
+    foreign: bool
+    readings: int
+    reason: str | None
+
+
+def load_lines(run: AcceptanceRunView) -> list[LoadLine]:
+    """The engine's load before and during each arm that noted it."""
+    return [
+        LoadLine(
+            arm=arm.name,
+            before="?" if load.before is None else _requests(load.before.model_dump()),
+            running=spread(load.running),
+            waiting=spread(load.waiting),
+            kv_usage=spread(load.kv_usage, percent=True),
+            others="?" if load.others is None else ("none" if not load.others.high else spread(load.others)),
+            foreign=load.others is not None and load.others.high > 0,
+            readings=load.readings,
+            reason=load.reason,
+        )
+        for arm in run.arms
+        if (load := arm.load) is not None and arm.state != "not_run"
+    ]
 
 
 def _requests(seen: Mapping[str, Any] | None) -> str:

@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.acceptance import fixes
+from app.acceptance import fixes, wrong_answers
+from app.acceptance.answers import INCOMPLETE
 from app.acceptance.arm_findings import arm_findings
 from app.acceptance.compare import Comparison
+from app.acceptance.control_findings import control_findings
+from app.acceptance.controls import ControlSeen
+from app.acceptance.discrimination import Discrimination
 from app.acceptance.evidence import ArmEvidence, RecordsEvidence, StoredEvidence
 from app.acceptance.finding import CACHE_ARMS, SEVERITIES, Finding, Severity
 from app.acceptance.tolerance import BLIND_NATS, Tolerance
@@ -43,6 +47,8 @@ class RunEvidence:
     arms: Mapping[str, ArmEvidence] = field(default_factory=dict)
     comparisons: tuple[Comparison, ...] = ()
     tolerance: Tolerance | None = None
+    discrimination: Discrimination | None = None
+    controls: tuple[ControlSeen, ...] | None = None  # empty: no prompt has a whole chunk to change
     stored: StoredEvidence | None = None
     records: RecordsEvidence | None = None  # None: the records could not be looked at (no directory)
     layout_before: str | None = None
@@ -72,14 +78,20 @@ def verdict(evidence: RunEvidence) -> Verdict:
     """The verdict of one run. Total: any evidence gives one."""
     findings = list(evidence.problems)
     findings += _arms_complete(evidence, stopped=_stopped(evidence))
+    of_arms: list[Finding] = []
     for name in evidence.wanted:
         arm = evidence.arms.get(name)
         if arm is not None and arm.complete:
-            findings += arm_findings(arm, evidence.tolerance)
+            of_arms += arm_findings(arm, evidence.tolerance)
+    # Prompts shorter than a chunk are why nothing came from anywhere: the cause is told before what follows from it.
+    findings += sorted(of_arms, key=lambda f: f.code != "nothing_expected")
     findings += _stored(evidence)
     findings += _layout(evidence)
     findings += _records(evidence)
     findings += _tolerance(evidence)
+    findings += _discrimination(evidence)
+    if evidence.controls is not None or not _stopped(evidence):
+        findings += control_findings(evidence.controls)
     findings += _comparisons(evidence)
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))
     worst = _worst(findings)
@@ -180,6 +192,34 @@ def _tolerance(evidence: RunEvidence) -> list[Finding]:
     return []
 
 
+def _discrimination(evidence: RunEvidence) -> list[Finding]:
+    """Equal answers prove something only where different prompts get different ones."""
+    seen = evidence.discrimination
+    found: list[Finding] = []
+    if seen is not None and seen.constant is not None:
+        text = (
+            f"the log-probabilities of all {seen.tokens} tokens of the cold answers are {seen.constant:g}: they are no "
+            "evidence, and without them a small fault would not show"
+        )
+        found.append(Finding("constant_logprobs", "invalid", text, fixes.CONSTANT, "cold"))
+    return _told_apart(seen, stopped=_stopped(evidence)) + found
+
+
+def _told_apart(seen: Discrimination | None, *, stopped: bool) -> list[Finding]:
+    if seen is not None and seen.shown:
+        return []
+    if stopped and (seen is None or seen.shown is None):
+        return []
+    if seen is None or seen.shown is None:
+        text = "fewer than two prompts were answered, so nothing shows that answers depend on the prompt"
+        return [Finding("answers_not_told_apart", "invalid", text, fixes.SAME_ANSWERS, "cold")]
+    text = (
+        f"the engine answered all {seen.prompts} prompts alike within the tolerance: its answers do not depend on the "
+        "prompt, so nothing could have been seen in them"
+    )
+    return [Finding("answers_constant", "invalid", text, fixes.SAME_ANSWERS, "cold")]
+
+
 def _comparisons(evidence: RunEvidence) -> list[Finding]:
     found: list[Finding] = []
     tolerance = evidence.tolerance
@@ -200,23 +240,30 @@ def _comparison(comparison: Comparison, evidence: RunEvidence, tolerance: Tolera
     found: list[Finding] = []
     arm, reference = comparison.arm, comparison.reference
     refused = comparison.count("refused")
-    if refused:
-        first = next(p for p in comparison.pairs if p.outcome == "refused")
-        text = f"{refused} of {len(comparison.pairs)} prompts answered in {reference} were refused: {first.reason}"
-        found.append(Finding("answer_differs", "fail", text, fixes.WRONG, arm))
-    missing = comparison.count("missing")
+    records = evidence.records
+    unchanged = records is not None and records.intact and records.checksums and records.files > 0
+    way_out = wrong_answers.way_out(comparison, evidence.comparisons, files_unchanged=unchanged)
+    found += [
+        Finding("answer_differs", "fail", text, way_out, arm) for text in wrong_answers.without_answer(comparison)
+    ]
+    cut = [p for p in comparison.pairs if p.outcome == "missing" and p.reason.startswith(INCOMPLETE)]
+    if cut:
+        text = f"{len(cut)} of {len(comparison.pairs)} answers cannot be compared; {cut[0].prompt}: {cut[0].reason}"
+        found.append(Finding("answer_incomplete", "invalid", text, fixes.INCOMPLETE, arm))
+    missing = comparison.count("missing") - len(cut)
     if missing or not comparison.pairs:
-        first_text = next((p.reason for p in comparison.pairs if p.outcome == "missing"), "nothing to compare")
+        others = (p.reason for p in comparison.pairs if p.outcome == "missing" and p not in cut)
+        first_text = next(others, "nothing to compare")
         text = f"{missing} of {len(comparison.pairs)} prompts could not be compared with {reference}: {first_text}"
         found.append(Finding("pairs_missing", "invalid", text, fixes.RUN_AGAIN, arm))
     mode = tolerance.mode if tolerance else "exact"
     if mode == "score":
-        return found + _score_mode(comparison, tolerance)
+        return found + _score_mode(comparison, tolerance, way_out)
     wrong = comparison.count("flip", "drift")
     if wrong:
         first = next(p for p in comparison.pairs if p.outcome in ("flip", "drift"))
         text = f"{wrong} of {len(comparison.pairs)} answers differ from {reference}; {first.prompt}: {first.reason}"
-        found.append(Finding("answer_differs", "fail", text, fixes.WRONG, arm))
+        found.append(Finding("answer_differs", "fail", text, way_out, arm))
     near = comparison.count("near_tie")
     if near:
         text = f"{near} of {len(comparison.pairs)} answers differ from {reference} by a near tie only"
@@ -224,14 +271,14 @@ def _comparison(comparison: Comparison, evidence: RunEvidence, tolerance: Tolera
     if comparison.without_logprobs:
         text = f"{comparison.without_logprobs} answers came without log-probabilities: a small fault would not show"
         found.append(Finding("no_logprobs", "invalid", text, fixes.LOGPROBS, arm))
-    elif comparison.pairs and comparison.compared_tokens == 0 and not wrong and not refused:
+    elif comparison.pairs and comparison.compared_tokens == 0 and not wrong and not refused and not cut:
         found.append(
             Finding("nothing_compared", "invalid", "no answer token could be compared", fixes.LONGER_ANSWERS, arm)
         )
     return found
 
 
-def _score_mode(comparison: Comparison, tolerance: Tolerance | None) -> list[Finding]:
+def _score_mode(comparison: Comparison, tolerance: Tolerance | None, way_out: str) -> list[Finding]:
     """Equality is not promised: the task score must not drop, and the numbers must not run away altogether."""
     arm, reference, scores = comparison.arm, comparison.reference, comparison.scores
     found: list[Finding] = []
@@ -240,7 +287,7 @@ def _score_mode(comparison: Comparison, tolerance: Tolerance | None) -> list[Fin
         found.append(Finding("no_logprobs", "invalid", "no log-probabilities to look at", fixes.LOGPROBS, arm))
     elif mean > BLIND_NATS:
         text = f"log-probabilities are off by {mean:.2g} nat on average against {reference}"
-        found.append(Finding("answer_differs", "fail", text, fixes.WRONG, arm))
+        found.append(Finding("answer_differs", "fail", text, way_out, arm))
     if scores.scored == 0 or scores.right_a == 0:
         why = "no prompt has an expected answer" if scores.scored == 0 else f"{reference} got none of them right"
         found.append(Finding("score_without_power", "invalid", f"a loss could not show: {why}", fixes.SCORED, arm))
@@ -254,7 +301,7 @@ def _score_mode(comparison: Comparison, tolerance: Tolerance | None) -> list[Fin
             f"{scores.wrong_right} wrong → right (p = {p_value:.2g})"
         )
         if p_value is not None and p_value <= 0.05:
-            found.append(Finding("score_dropped", "fail", text, fixes.WRONG, arm))
+            found.append(Finding("score_dropped", "fail", text, way_out, arm))
         else:
             found.append(Finding("score_undecided", "invalid", text, fixes.MORE_PROMPTS, arm))
     return found

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.acceptance.controls import Chosen, choose
 from app.acceptance.profiles import ProfileNumbers
 from app.acceptance.prompts import Prompt
 
@@ -37,6 +38,11 @@ class Shape(Protocol):
     def has_changed(self) -> bool: ...
 
     @property
+    def exact_changed(self) -> bool:
+        """Whether the variant with another first token has just as many tokens (texts are made longer)."""
+        ...
+
+    @property
     def has_head(self) -> bool:
         """Whether its beginning can be asked alone (a chat message cannot be cut)."""
         ...
@@ -50,6 +56,7 @@ class PlannedShape:
     shared: int | None
     has_changed: bool = True
     has_head: bool = True
+    exact_changed: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,10 @@ class BuiltShape:
         return self.prompt.changed is not None
 
     @property
+    def exact_changed(self) -> bool:
+        return self.prompt.changed is not None and self.prompt.changed.token_ids is not None
+
+    @property
     def has_head(self) -> bool:
         return self.prompt.messages is None
 
@@ -78,11 +89,13 @@ class BuiltShape:
 @dataclass(frozen=True)
 class Workload:
     """`compared`: requests whose answers stand in the table of conditions. `besides`: the warm-up, probes, repeated
-    colds, references of variants, heads. `prompt_tokens` of them all, probes of `probe_tokens` each."""
+    colds, controls, references of variants, heads. `prompt_tokens` of them all, probes of `probe_tokens` each.
+    `stored_tokens`: whole chunks that are new to the cache, answers among them where they complete a chunk."""
 
     compared: int
     besides: int
     prompt_tokens: int
+    stored_tokens: int = 0
 
     @property
     def requests(self) -> int:
@@ -99,6 +112,14 @@ def fits_shared(shared: int | None, chunk_size: int) -> bool:
     return shared is not None and shared >= chunk_size
 
 
+def controls_for(
+    arms: Sequence[str], shapes: Sequence[Shape], chunk_size: int, *, salted: bool = True
+) -> tuple[Chosen, ...]:
+    """The controls that a run asks: heads are left to `changed_head` where it changes nothing but tokens."""
+    by_arm = "changed_head" in arms and any(s.exact_changed and s.length >= chunk_size for s in shapes)
+    return choose([s.length for s in shapes], chunk_size, without_first=by_arm, without_middle=not salted)
+
+
 def workload(
     arms: Sequence[str],
     batches: Sequence[Sequence[Shape]],
@@ -108,12 +129,26 @@ def workload(
     probe_tokens: int = 0,
 ) -> Workload:
     """The requests of a run over these batches."""
+
+    def new(lengths: Sequence[int], shared: int = 0) -> int:
+        """Whole chunks of prompts under salts of their own, but for what they share with a stored one."""
+        whole = [(n + numbers.max_tokens) // chunk_size * chunk_size for n in lengths]
+        return sum(whole) - shared
+
     compared, besides, tokens = 0, 1, probe_tokens  # the warm-up
+    stored = new([probe_tokens]) if probe_tokens else 0
+    shapes = [s for batch in batches for s in batch]
+    controls = [shapes[c.index].length for c in controls_for(arms, shapes, chunk_size)]
+    besides += len(controls)
+    tokens += sum(controls)
+    stored += new(controls)
     for index, batch in enumerate(batches):
+        stored += new([s.length for s in batch]) + (new([probe_tokens]) if probe_tokens else 0)
         if index == 0:
             again = [s.length for s in batch[: numbers.repeated_prompts]] * numbers.repeats
             besides += len(again)
             tokens += sum(again)
+            stored += new(again)
         for arm in arms:
             if arm in _LAST_BATCH_ONLY and index < len(batches) - 1:
                 continue
@@ -123,13 +158,19 @@ def workload(
             if arm in _OWN_REFERENCE:
                 besides += len(asked)
                 tokens += sum(asked)
+                stored += new(asked)
+            if arm == "changed_head":
+                stored += new(asked)
+            if arm == "shared_prefix":
+                heads = sum((s.shared or 0) // chunk_size * chunk_size for s in batch if asks(arm, s, chunk_size))
+                stored += new(asked, heads)
             if arm == "mixed":
                 besides += len(asked)
                 tokens += sum(n // chunk_size // 2 * chunk_size for n in asked)
             if arm in _PROBED:
                 besides += 1
                 tokens += probe_tokens
-    return Workload(compared, besides, tokens)
+    return Workload(compared, besides, tokens, stored)
 
 
 def asks(arm: str, shape: Shape, chunk_size: int) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from app.alerts.rules import health, layouts, load, panel, registration, stores, tiers
+from app.alerts.rules import health, in_process, layouts, load, panel, registration, stores, tiers
 from app.alerts.rules.base import Rule
 
 RULES: Mapping[str, Rule] = {
-    rule.id: rule for family in (health, registration, tiers, load, layouts, stores, panel) for rule in family.RULES
+    rule.id: rule
+    for family in (health, registration, tiers, in_process, load, layouts, stores, panel)
+    for rule in family.RULES
 }
 
 

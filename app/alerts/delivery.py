@@ -20,6 +20,7 @@ from app.alerts.messages import Message, digest, payload
 from app.errors import InvalidInput, TargetError
 from app.fleet.addresses import Resolver, check_host, system_resolver
 from app.wire.destinations import guard_sync
+from app.wire.proxies import for_httpx, proxy_of
 
 TIMEOUT_SECONDS = 20.0
 #: Services that act on the panel's own machine instead of telling somebody.
@@ -89,10 +90,17 @@ class Sender:
     def _webhook(self, destination: Destination, messages: Sequence[Message]) -> Sent:
         self._webhook_host(destination.url)
         try:
+            proxy = for_httpx(proxy_of(destination.url))
             # Redirects are not followed: they would carry the headers to an address nobody entered.
             # The answer's body is of no interest, so it is not read: it may be endless.
             with (
-                httpx.Client(timeout=self._timeout, transport=self._transport, follow_redirects=False) as client,
+                httpx.Client(
+                    timeout=self._timeout,
+                    transport=self._transport,
+                    follow_redirects=False,
+                    trust_env=False,
+                    proxy=proxy,
+                ) as client,
                 client.stream(
                     "POST",
                     destination.url,

@@ -133,6 +133,7 @@ class Writer:
             or (outcome.explained_by is None) != (row.explained_by is None)
             or row.severity != outcome.condition.effective.severity
             or (verdict.holds is True and _words(row.sentence) != _words(verdict.sentence))
+            or (verdict.holds is True and outcome.condition.rule.exact and row.value != verdict.value)
             or moment.now - row.checked_at >= TOUCH_SECONDS
         )
 

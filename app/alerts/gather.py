@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -29,13 +29,16 @@ from app.fleet.tables import Engine, Server, Store, StoreServer
 from app.lmcache.layouts import KVLayout
 from app.records.service import RecordsService
 from app.telemetry.rates import CounterPoint
-from app.telemetry.service import TargetSnapshot, TelemetryService
+from app.telemetry.service import PolledKind, TargetSnapshot, TelemetryService
 from app.telemetry.tables import Observation
 
 #: Changes of layouts are looked for this far back when the panel starts.
 OBSERVED_SECONDS = 30 * 86400.0
 #: A server whose last good poll is older than so many intervals (and 5 s) says nothing of now.
 GAP_INTERVALS = 3.0
+#: Snapshots that are read at once.
+_AT_ONCE = 25
+_T = TypeVar("_T", Server, Engine, Store)
 
 
 @dataclass
@@ -73,33 +76,31 @@ class Gatherer:
             scans = newest_scans(session)
             names = {row.id: row.name for row in found.servers}
             blind = blind_stores(session, found.joined, names, now, GAP_INTERVALS * self._interval + 5.0)
-        snapshots = {
-            "server": self._telemetry.snapshots("server", [r.id for r in found.servers]),
-            "engine": self._telemetry.snapshots("engine", [r.id for r in found.engines]),
-            "store": self._telemetry.snapshots("store", [r.id for r in found.stores]),
-        }
         self._forget(found)
-        engines = {r.id: self._engine(r, snapshots["engine"].get(r.id)) for r in found.engines}
+        engines = {r.id: self._engine(r, snapshot) for r, snapshot in self._seen("engine", found.engines)}
         by_server: dict[int, list[EngineInput]] = defaultdict(list)
         for engine in engines.values():
             if engine.server_id is not None:
                 by_server[engine.server_id].append(engine)
-        servers = {r.id: self._server(r, snapshots["server"].get(r.id), by_server.get(r.id, [])) for r in found.servers}
+        servers = {
+            r.id: self._server(r, snapshot, by_server.get(r.id, []))
+            for r, snapshot in self._seen("server", found.servers)
+        }
         stores = {
             r.id: self._store(
                 r,
-                snapshots["store"].get(r.id),
+                snapshot,
                 tuple(found.joined.get(r.id, ())),
                 self._scans.of(
                     r.id,
                     scans.get(r.id),
-                    look=_usable(snapshots["store"].get(r.id)) is True,
+                    look=_usable(snapshot) is True,
                     now=now,
                     blind=blind.get(r.id),
                     cleaned_at=max((c.finished_at for c in others.cleanups if c.store_id == r.id), default=0.0),
                 ),
             )
-            for r in found.stores
+            for r, snapshot in self._seen("store", found.stores)
         }
         return Moment(
             now=now,
@@ -113,6 +114,13 @@ class Gatherer:
             schedules=others.schedules,
             notifiers=others.notifiers,
         )
+
+    def _seen(self, kind: PolledKind, targets: Sequence[_T]) -> Iterator[tuple[_T, TargetSnapshot | None]]:
+        """Each target with its last poll. A few at a time: snapshots of a whole fleet, taken apart, are 40 MB."""
+        for start in range(0, len(targets), _AT_ONCE):
+            some = targets[start : start + _AT_ONCE]
+            snapshots = self._telemetry.snapshots(kind, [target.id for target in some])
+            yield from ((target, snapshots.get(target.id)) for target in some)
 
     def _forget(self, found: _Rows) -> None:
         """Drops what was kept of targets that are gone, or have another address."""
@@ -160,6 +168,7 @@ class Gatherer:
             running=number(values.get("running")),
             waiting=number(values.get("waiting")),
             connector=boolean(values.get("connector")),
+            in_process=mapping(values.get("in_process")) or None,
         )
 
     def _server(self, row: Server, snapshot: TargetSnapshot | None, engines: list[EngineInput]) -> ServerInput:
@@ -218,11 +227,13 @@ class Gatherer:
             checked_at=snapshot.polled_at if snapshot is not None else None,
             total_bytes=number(room.get("total_bytes")),
             free_bytes=number(room.get("free_bytes")),
+            used_bytes=number(room.get("used_bytes")),
             inodes_free=number(room.get("inodes_free")),
             disk=mapping(values.get("disk")) or None,
             scanned_at=scan.scanned_at,
             records=scan.records,
             wrong=scan.wrong,
+            derived=scan.derived,
             corrupt=scan.corrupt,
             blind=scan.blind,
             known_at=scan.known_at,

@@ -75,13 +75,15 @@ class TargetInput:
 
 @dataclass(frozen=True)
 class EngineInput(TargetInput):
-    """One engine. `model_names` are all names under which its model may be registered."""
+    """One engine. `model_names` are all names under which its model may be registered; `in_process` is what LMCache
+    inside it says of itself (`InProcessView`), None where it does not run inside."""
 
     server_id: int | None = None
     model_names: frozenset[str] = frozenset()
     running: float | None = None
     waiting: float | None = None
     connector: bool | None = None
+    in_process: Mapping[str, Any] | None = None
 
     @property
     def subject(self) -> Subject:
@@ -140,11 +142,13 @@ class StoreInput:
     checked_at: float | None = None
     total_bytes: float | None = None
     free_bytes: float | None = None
+    used_bytes: float | None = None  # None: what is not free is used
     inodes_free: float | None = None
     disk: Mapping[str, Any] | None = None  # DiskView of the last look
     scanned_at: float | None = None
     records: Mapping[str, int] | None = None  # by class; None: never scanned
     wrong: int = 0  # incompatible ones that would be served as wrong answers
+    derived: int = 0  # that may have been computed behind wrong ones
     corrupt: int = 0
     blind: str | None = None  # why classes cannot be decided now
     known_at: float | None = None  # when they were last decided, where that is known

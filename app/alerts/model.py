@@ -11,7 +11,7 @@ Severity = Literal["critical", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Subject:
     """What a fact is about. The panel itself has the id 0. Two subjects are the same by kind and id."""
 
@@ -27,7 +27,7 @@ class Subject:
 PANEL = Subject("panel", 0, "this panel")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fact:
     """One derived fact: numbers with names, words for sentences, and why nothing can be said.
 
@@ -51,7 +51,7 @@ class Fact:
         return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a rule's condition holds now (None: cannot be said), in a sentence, with the number that decided.
 

@@ -24,7 +24,7 @@ PENDING_SECONDS = 300.0
 _ORDER = in_order(RULES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Condition:
     """One rule judged on one fact."""
 

@@ -40,13 +40,15 @@ LOOK_SECONDS = 30.0
 class ScanFacts:
     """Counts by class; temporary files that were older than an hour at the scan; bytes an hour. None: not known.
 
-    `wrong`: records that would be served as wrong answers. `blind`: why classes cannot be decided now; `known_at` is
-    then when `wrong` and `corrupt` were last decided, None where this process never saw that.
+    `wrong`: records that would be served as wrong answers; `derived`: that may have been computed behind such ones.
+    `blind`: why classes cannot be decided now; `known_at` is then when these and `corrupt` were last decided, None
+    where this process never saw that.
     """
 
     scanned_at: float | None = None
     records: Mapping[str, int] | None = None
     wrong: int = 0
+    derived: int = 0
     corrupt: int = 0
     blind: str | None = None
     known_at: float | None = None
@@ -167,6 +169,7 @@ class ScanFactsCache:
                 scanned_at=scanned_at,
                 records={name: count.records for name, count in summary.by_class.items()},
                 wrong=sum(summary.by_reason[r].records for r in WRONG_REASONS if r in summary.by_reason),
+                derived=summary.by_reason["derived"].records if "derived" in summary.by_reason else 0,
                 corrupt=summary.by_class["corrupt"].records if "corrupt" in summary.by_class else 0,
                 known_at=None if look.blind else now,
                 stale_temporaries=stale,
@@ -194,6 +197,7 @@ def _last_decided(seen: ScanFacts, before: ScanFacts | None, blind: str | None) 
     return replace(
         seen,
         wrong=max(seen.wrong, min(before.wrong, wrong_or_open)),
+        derived=max(seen.derived, min(before.derived, open_now)),
         corrupt=max(seen.corrupt, min(before.corrupt, seen.corrupt + open_now)),
         blind=blind,
         known_at=before.known_at,

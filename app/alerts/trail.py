@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.telemetry.event_counters import SEPARATOR
+from app.telemetry.packed import pack, plain
 from app.telemetry.rates import GAP_INTERVALS, CounterPoint, base_for, increments, same_process
 
 KEPT_SECONDS = 3600.0
@@ -18,15 +19,22 @@ KEPT_SECONDS = 3600.0
 YOUNG_SECONDS = 900.0
 #: Two marks may lie apart by this part of their age.
 SPACING = 1 / 12
+#: The counters of which older marks keep the raw values too, for `Trail.lowest`; all others are wanted as sums only.
+KEPT_RAW = ("retrieves_submitted", "retrieves_finished")
 _BREAKDOWN = f"hits{SEPARATOR}"
+_NOTHING: Mapping[str, float | None] = {}
+_RETRIEVES = pack(dict.fromkeys(KEPT_RAW, 0.0), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mark:
-    """Sums of increments at one scrape; `gaps` counts the steps of a counter that could not be told."""
+    """Sums of increments at one scrape; `gaps` counts the steps of a counter that could not be told.
+
+    `raw`: the scrape itself; of a mark that is not the last one only what `KEPT_RAW` names.
+    """
 
     at: float
-    sums: Mapping[str, float]
+    sums: Mapping[str, float | None]
     gaps: Mapping[str, int]
     raw: CounterPoint
 
@@ -53,7 +61,7 @@ class Window:
             return None
         if self.last.gaps.get(name, 0) != self.base.gaps.get(name, 0):
             return None
-        return self.last.sums[name] - self.base.sums.get(name, 0.0)
+        return (self.last.sums[name] or 0.0) - (self.base.sums.get(name) or 0.0)
 
     def names(self, prefix: str) -> list[str]:
         """The counters whose names begin so."""
@@ -93,7 +101,8 @@ class Trail:
         self._thin(point.at)
 
     def _step(self, before: CounterPoint, mark: Mark, point: CounterPoint) -> None:
-        sums, gaps = dict(mark.sums), dict(mark.gaps)
+        sums = plain(mark.sums)
+        gaps = dict(mark.gaps)
         for name, grown in increments(before, point).items():
             # A model or salt that is told apart only now began long ago: its first value is no increment.
             entered = name.startswith(_BREAKDOWN) and before.values.get(name) is None
@@ -101,8 +110,15 @@ class Trail:
                 gaps[name] = gaps.get(name, 0) + 1
                 sums.setdefault(name, 0.0)
             else:
-                sums[name] = sums.get(name, 0.0) + grown
-        self._marks.append(Mark(point.at, sums, gaps, point))
+                sums[name] = (sums.get(name) or 0.0) + grown
+        new = Mark(
+            at=point.at,
+            sums=pack(sums, mark.sums),
+            gaps=mark.gaps if gaps == mark.gaps else gaps,
+            raw=replace(point, values=pack(point.values, before.values)),
+        )
+        # A new list: whoever reads this trail in another thread sees it before or after, never a last mark without raw.
+        self._marks = [*self._marks[:-1], _slim(self._marks[-1]), new]
 
     def _thin(self, now: float) -> None:
         kept: list[Mark] = []
@@ -130,7 +146,7 @@ class Trail:
         return Window(base, last, "")
 
     def lowest(self, value: Callable[[Mapping[str, float | None]], float | None], before: float) -> float | None:
-        """The lowest of a value of raw counters at the marks of this process up to the time `before`."""
+        """The lowest of a value of raw counters (`KEPT_RAW`) at the marks of this process up to the time `before`."""
         last = self.last
         if last is None:
             return None
@@ -147,5 +163,12 @@ def _time(mark: Mark) -> float:
     return mark.at
 
 
+def _slim(mark: Mark) -> Mark:
+    """A mark that is no longer the last."""
+    kept = {name: mark.raw.values[name] for name in KEPT_RAW if name in mark.raw.values}
+    return replace(mark, raw=replace(mark.raw, values=pack(kept, _RETRIEVES) if kept else _NOTHING))
+
+
 def _first(point: CounterPoint) -> Mark:
-    return Mark(point.at, {name: 0.0 for name, value in point.values.items() if value is not None}, {}, point)
+    zero = {name: 0.0 for name, value in point.values.items() if value is not None}
+    return Mark(point.at, pack(zero, None), {}, replace(point, values=pack(point.values, None)))

@@ -8,13 +8,12 @@ from fastapi import APIRouter, Header, Query, Response
 
 from app.api.deps import Admin, PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import BODY, NOT_FOUND, READ
+from app.fleet.probe_schemas import ProbeRequest, ProbeView
 from app.fleet.schemas import (
     EngineCreate,
     EnginePatch,
     EngineView,
     HealthState,
-    ProbeRequest,
-    ProbeView,
     ServerCreate,
     ServerPatch,
     ServerView,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
+from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry
@@ -28,8 +29,12 @@ from app.errors import NotSignedIn, TierkeeperError
 from app.fleet.tables import Engine, Server, Store
 from app.scheduling.tables import Firing
 from app.services import Services
+from app.shapes import Page
 
 HEALTH_STATES = ("healthy", "degraded", "unhealthy", "unreachable", "unknown")
+
+_PAGE = 50
+_T = TypeVar("_T")
 
 router = APIRouter()
 
@@ -85,6 +90,17 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"tierkeeper_{name}", text, labels=labels)
 
 
+def _all(page_of: Callable[..., Page[_T]]) -> Iterator[_T]:
+    """Every item of a list, a few at a time: the views of a whole fleet are tens of megabytes."""
+    token: str | None = None
+    while True:
+        page = page_of(page_size=_PAGE, page_token=token)
+        yield from page.items
+        token = page.next_page_token
+        if token is None:
+            return
+
+
 def _targets(services: Services) -> list[Metric]:
     up = _gauge("target_up", "1 when the last poll of the target was answered.", "kind", "target")
     health = _gauge("target_health", "1 for the state the target is in.", "kind", "target", "state")
@@ -94,7 +110,7 @@ def _targets(services: Services) -> list[Metric]:
     registered = _gauge("engines_registered", "Engines that the cache server has registered.", "target")
     hit = _gauge("hit_rate_ratio", "Token hit rate of lookups over the window; absent without traffic.", "target")
     now = services.clock()
-    for server in services.fleet.list_servers(page_size=500, page_token=None).items:
+    for server in _all(services.fleet.list_servers):
         up.add_metric(["server", server.name], float(server.health.http_up is True))
         for state in HEALTH_STATES:
             health.add_metric(["server", server.name, state], float(server.health.state == state))
@@ -108,7 +124,7 @@ def _targets(services: Services) -> list[Metric]:
             registered.add_metric([server.name], server.health.engines_registered)
         if server.hit_rate.value is not None:
             hit.add_metric([server.name], server.hit_rate.value)
-    for engine in services.fleet.list_engines(page_size=500, page_token=None).items:
+    for engine in _all(services.fleet.list_engines):
         up.add_metric(["engine", engine.name], float(engine.health.http_up is True))
         for state in HEALTH_STATES:
             health.add_metric(["engine", engine.name, state], float(engine.health.state == state))
@@ -121,9 +137,10 @@ def _stores(services: Services) -> list[Metric]:
     records = _gauge("store_records", "Records of the store by class, at the last scan.", "store", "class")
     size = _gauge("store_record_bytes", "Bytes of records of the store by class, at the last scan.", "store", "class")
     free = _gauge("store_free_bytes", "Free bytes of the store's file system.", "store")
-    room = _gauge("store_filesystem_bytes", "Size of the store's file system.", "store")
+    used = _gauge("store_used_bytes", "Used bytes of the store's file system, by whatever.", "store")
+    room = _gauge("store_filesystem_bytes", "Size of the store's file system, reserved blocks included.", "store")
     scanned = _gauge("store_scanned_timestamp_seconds", "When the last complete scan of the store ended.", "store")
-    for store in services.fleet.list_stores(page_size=500, page_token=None).items:
+    for store in _all(services.fleet.list_stores):
         try:
             summary = services.records.summary(int(store.id))
         except TierkeeperError:
@@ -136,9 +153,11 @@ def _stores(services: Services) -> list[Metric]:
             size.add_metric([store.name, name], count.bytes)
         if summary.filesystem and summary.filesystem.free_bytes is not None:
             free.add_metric([store.name], summary.filesystem.free_bytes)
+        if summary.filesystem and summary.filesystem.used_bytes is not None:
+            used.add_metric([store.name], summary.filesystem.used_bytes)
         if summary.filesystem and summary.filesystem.total_bytes is not None:
             room.add_metric([store.name], summary.filesystem.total_bytes)
-    return [records, size, free, room, scanned]
+    return [records, size, free, used, room, scanned]
 
 
 def _cleanup(services: Services) -> list[Metric]:
@@ -223,7 +242,7 @@ def _alarms(services: Services) -> list[Metric]:
     at = services.alerts.evaluated_at
     if at is not None:
         evaluated.add_metric([], at)
-    for notifier in services.alerts.notifiers.list_notifiers(page_size=500, page_token=None).items:
+    for notifier in _all(services.alerts.notifiers.list_notifiers):
         waiting.add_metric([notifier.name], notifier.waiting)
         failing.add_metric([notifier.name], float(notifier.last_error is not None))
     return [firing, *others, one, evaluated, waiting, failing]

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from app.api.deps import SIGN_IN, authenticate
 from app.database import trouble
 from app.errors import FieldError, NotSignedIn, TierkeeperError
-from app.wording import sentence
+from app.wording import location, sentence
 
 log = structlog.get_logger()
 
@@ -138,7 +138,9 @@ def _to_login(request: Request) -> Response:
 
 def _where(error: Mapping[str, Any]) -> str:
     """The field; of a body that is no JSON at all the location is a character's number, which names nothing."""
-    return "body" if error["type"] == "json_invalid" else _path(error["loc"])
+    if error["type"] == "json_invalid":
+        return "body"
+    return _path(location(error))
 
 
 def _path(location: tuple[Any, ...]) -> str:

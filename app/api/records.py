@@ -11,11 +11,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import StreamingResponse
 
-from app.api.deps import Operator, PageQuery, ServicesDep, Viewer, parse_id
+from app.api.deps import Admin, Operator, PageQuery, ServicesDep, Viewer, parse_id
 from app.api.responses import BODY, NOT_FOUND, READ
 from app.errors import NotFound
 from app.records.filters import RecordFilter, parse_order
 from app.records.schemas import (
+    AcceptDirectoryInput,
     DistributionView,
     EpochInput,
     EpochsView,
@@ -28,6 +29,7 @@ from app.records.schemas import (
     ReleaseInput,
     ScanInput,
     ScanView,
+    StoreDirectoryView,
     SummaryView,
 )
 from app.records.traffic_schemas import TrafficView
@@ -96,6 +98,20 @@ def start_scan(
     scan = services.records.start_scan(parse_id("store", store_id), actor=who.actor, gentle=gentle)
     response.headers["Location"] = f"/api/v1/scans/{scan.id}"
     return scan
+
+
+@router.get("/stores/{store_id}/directory", responses=NOT_FOUND)
+def get_directory(store_id: str, services: ServicesDep, _who: Viewer) -> StoreDirectoryView:
+    """Whether the directory at the store's path is the one that the last scan knew."""
+    return services.records.directories.view(parse_id("store", store_id))
+
+
+@router.post("/stores/{store_id}/directory", responses=BODY)
+def accept_directory(
+    store_id: str, services: ServicesDep, who: Admin, body: AcceptDirectoryInput
+) -> StoreDirectoryView:
+    """The directory that lies there now is the store; the next scan is a first one."""
+    return services.records.directories.accept(parse_id("store", store_id), body.found, actor=who.actor)
 
 
 @router.get("/stores/{store_id}/scans", responses=NOT_FOUND)

@@ -44,9 +44,9 @@ def patch_schedule(schedule_id: str, body: SchedulePatch, services: ServicesDep,
     return services.scheduling.patch(parse_id("schedule", schedule_id), body, actor=principal.actor)
 
 
-@router.delete("/{schedule_id}", status_code=204, responses=NOT_FOUND)
+@router.delete("/{schedule_id}", status_code=204, responses=BODY)
 def delete_schedule(schedule_id: str, services: ServicesDep, principal: Admin) -> None:
-    """Forgets the schedule; what it started goes on."""
+    """Forgets the schedule; what it started goes on. That of a policy stays as long as the policy has it (409)."""
     services.scheduling.delete(parse_id("schedule", schedule_id), actor=principal.actor)
 
 

@@ -51,13 +51,17 @@ class AuditService:
         target_kind: str,
         target_id: object,
         detail: Mapping[str, Any] | None = None,
+        by_request: bool = True,
     ) -> None:
-        """Adds one row to the caller's unit of work; secret-looking values are replaced by ``"(hidden)"``."""
+        """Adds one row to the caller's unit of work; secret-looking values are replaced by ``"(hidden)"``.
+
+        `by_request` False: work of the actor's that ends in somebody's request, whose address is not the actor's.
+        """
         session.add(
             AuditEvent(
                 at=self._clock(),
                 actor=actor,
-                address=client_address.get(),
+                address=client_address.get() if by_request else None,
                 action=action,
                 target_kind=target_kind,
                 target_id=str(target_id),

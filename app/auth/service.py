@@ -329,6 +329,15 @@ class AuthService:
         with self._db.read() as session:
             return user_view(self._user(session, user_id))
 
+    def user_id(self, username: str) -> int:
+        """Raises NotFound, with the names there are."""
+        with self._db.read() as session:
+            found = session.scalar(select(User.id).where(User.username == username))
+            if found is None:
+                known = ", ".join(session.scalars(select(User.username).order_by(User.username).limit(20)))
+                raise NotFound(f"there is no user {username!r}; known: {known or 'none'}")
+            return found
+
     def update_user(self, user_id: int, body: UserPatch, *, actor: str) -> UserView:
         """Changes what is given. A new password, role or a disabling ends the user's sessions."""
         hashed = self._hasher.hash(body.password) if body.password else None

@@ -62,7 +62,8 @@ class Between:
         foreign = server_delta(then, now, salt).foreign_lookups
         if not foreign:
             return []
-        text = f"others made {foreign:,.0f} lookups at the cache server {server.target.name} between the passes, before"
+        many = f"{foreign:,.0f} lookup{'' if foreign == 1 else 's'}"
+        text = f"others made {many} at the cache server {server.target.name} between the passes, before"
         return [Finding("foreign_traffic", "invalid", f"{text} {where}", fixes.ALONE)]
 
     async def at_the_end(self) -> list[Finding]:

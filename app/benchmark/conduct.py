@@ -247,7 +247,8 @@ class Conduct:
                 text = f"others sent {foreign:,.0f} prompt tokens to the engine {engine.target.name} during {where}"
                 self.findings.append(Finding("foreign_traffic", "invalid", text, fixes.ALONE))
         if of_server.foreign_lookups:
-            text = f"others made {of_server.foreign_lookups:,.0f} lookups at the cache server during {where}"
+            many = f"{of_server.foreign_lookups:,.0f} lookup{'' if of_server.foreign_lookups == 1 else 's'}"
+            text = f"others made {many} at the cache server during {where}"
             self.findings.append(Finding("foreign_traffic", "invalid", text, fixes.ALONE))
 
     def _since_the_last(self, side: Side, now: Counters, where: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from app.benchmark.schemas import BenchmarkRunView, RequestView, ScenarioView
 from app.benchmark.serve_table import serve_tables
+from app.benchmark.verdict import Finding
 
 #: form -> media type. `csv` and `jsonl` hold one line a request, the others the run.
 FORMS: Final[dict[str, str]] = {
@@ -96,7 +97,8 @@ def markdown(run: BenchmarkRunView) -> str:
             ]
             parts.append("## What differs between A and B\n\n" + _table(differing))
     if run.findings:
-        parts.append("## Findings\n\n" + "\n".join(f"- {f.severity}: {f.text} {f.fix}".rstrip() for f in run.findings))
+        found = (Finding(f.code, f.severity, f.text, f.fix) for f in run.findings)
+        parts.append("## Findings\n\n" + "\n".join(f"- {f.told()}" for f in found))
     return "\n\n".join(parts) + "\n"
 
 

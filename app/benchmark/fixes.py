@@ -31,7 +31,7 @@ USED = (
 )
 LONGER = "Repeat with more runs or longer prompts, or on a quieter host."
 FILES = "Register the store's directory with this server, where this host can read it."
-RESTART = "Restart the target the run waits for, or give a restart hook that does (see /hooks)."
+RESTART = "Restart the target the run waits for, or give a restart hook that does (on the page /acceptance/hooks)."
 RUN_AGAIN = "Run it again; if it ends the same way, the findings say where it stopped."
 RATE = "Lower the rate, or raise the engine's --max-num-seqs: requests queued longer than they should have."
 SCOPE = "Set the same image and flags on both sides, so that only the connector differs."

@@ -75,9 +75,9 @@ def check_plan(request: BenchmarkInput, plan: Plan, sides: Sequence[Side]) -> li
     found: list[Finding] = []
     for engine in {e.target.id: e for side in sides for e in side.all_engines}.values():
         if engine.facts.running or engine.facts.waiting:
-            text = (
-                f"the engine {engine.target.name} was serving {engine.facts.running or 0:g} requests when the run began"
-            )
+            number = round(engine.facts.running or 0)
+            requests = "1 request" if number == 1 else f"{number} requests"
+            text = f"the engine {engine.target.name} was serving {requests} when the run began"
             found.append(Finding("busy", "warning", text, fixes.ALONE))
     roots = {side.title: side.engines[0].facts.model_root for side in sides}
     if len(set(roots.values())) > 1:

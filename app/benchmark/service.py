@@ -36,7 +36,7 @@ from app.database import Database
 from app.errors import Conflict, InvalidInput, NotFound
 from app.fleet.targets import EngineTarget
 from app.paging import decode_cursor, encode_cursor, parse_id
-from app.scheduling.runner import WorkKind, WorkRunner, request_cancel
+from app.scheduling.runner import WorkKind, WorkRunner
 from app.scheduling.schemas import Page
 from app.scheduling.work import ACTIVE_STATES
 from app.settings import Settings
@@ -99,6 +99,7 @@ class BenchmarkService:
             deadline_seconds=request.deadline_seconds,
             progress_unit="requests",
         )
+        self._runner.recover()
         try:
             with self._db.write() as session:
                 self._refuse_second(session, engine, baseline)
@@ -226,7 +227,7 @@ class BenchmarkService:
                     target_id=run_id,
                     detail={"engine": row.engine_name},
                 )
-        request_cancel(self._db, self._clock, BenchmarkRun, run_id)
+        self._runner.cancel(WORK_KIND, run_id)
         return self.get(run_id)
 
     # requests and exports

@@ -18,7 +18,7 @@ from app.vllm.polling import EngineReading
 
 #: Settings of the engine that are the connector's: the only ones in which A and B should differ.
 CONNECTOR: Final = frozenset({"kv_connector", "kv_role", "connector_options", "engine_id"})
-SETTINGS: Final = (*CHECKED_SETTINGS, "max_model_len", "max_num_seqs", "num_gpu_blocks", "device")
+SETTINGS: Final = (*CHECKED_SETTINGS, "num_gpu_blocks")
 #: What is different from start to start, or belongs to one process only: told, never compared between scenarios.
 _IDENTITY: Final = frozenset({"name", "process_start", "instance_id", "served_model", "cpu_seconds"})
 _ENGINE_CHANGES: Final = ("process_start", "version", "model_root", "l0_tokens", "layout_fingerprint", "settings")

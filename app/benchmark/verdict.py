@@ -6,9 +6,9 @@ changed or interfered, so the numbers are kept and prove nothing. `error`: it co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from app.benchmark.numbers import NoiseFloor, SpeedUp
 from app.benchmark.tokens import TierTokens
@@ -26,6 +26,10 @@ class Finding:
     severity: Severity
     text: str
     fix: str = ""
+
+    def told(self, more: str = "") -> str:
+        """One line for terminals and reports."""
+        return f"{self.severity}: {self.text}{more}{f'. {self.fix}' if self.fix else ''}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -50,6 +54,36 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
     severities = {f.severity for f in ordered}
     name: Name = "error" if "error" in severities else "invalid" if "invalid" in severities else "valid"
     return Verdict(name, ordered)
+
+
+class Told(Protocol):
+    """What a finding tells, as the room or the API has it."""
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def severity(self) -> Severity: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def fix(self) -> str: ...
+
+
+T = TypeVar("T", bound=Told)
+
+
+def by_kind(findings: Iterable[T]) -> list[list[T]]:
+    """Findings of one kind (same code, severity and way out) together, kinds and findings in their order.
+
+    One disturbance is found at every pass it reaches: readers are told it once, with the passes below.
+    """
+    kinds: dict[tuple[str, str, str], list[T]] = {}
+    for finding in findings:
+        kinds.setdefault((finding.severity, finding.code, finding.fix), []).append(finding)
+    return list(kinds.values())
 
 
 @dataclass(frozen=True)

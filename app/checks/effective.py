@@ -21,7 +21,6 @@ CONNECTOR_DEFAULTS: dict[str, object] = {
     "port": 5555,
 }
 MP_CONNECTOR = "LMCacheMPConnector"
-IN_PROCESS_CONNECTORS = ("LMCacheConnectorV1", "LMCacheConnector", "LMCacheConnectorV1Dynamic")
 _UNSET = ("None", "", None)
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.checks.base import Finding
 from app.checks.facts import EngineSide, Facts, ServerSide
 from app.checks.tables import CheckResult, CheckRun, CheckSetting
+from app.lmcache.settings import server_settings as settings_of_server
 
 KEPT_RUNS = 500
 KEPT_ROWS_SECONDS = 400 * 86400.0
@@ -114,10 +115,7 @@ def server_settings(server: ServerSide) -> dict[str, str | None]:
     values: dict[str, str | None] = {"version": server.version}
     if server.config is not None:
         values |= _plain(server.config)
-        for adapter in server.config.adapters:
-            for name in ("type", "base_path", "relative_tmp_dir", "use_odirect", "serde", "checksum",
-                         "max_capacity_gb", "eviction", "eviction_policy"):  # fmt: skip
-                values[f"l2_adapter[{adapter.index}].{name}"] = _as_text(getattr(adapter, name))
+        values |= {name: _as_text(value) for name, value in settings_of_server(server.config).items()}
     return values
 
 

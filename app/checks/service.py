@@ -39,7 +39,7 @@ from app.errors import NotFound
 from app.fleet.service import FleetService
 from app.fleet.targets import EngineTarget, ServerTarget
 from app.paging import parse_id
-from app.scheduling.runner import WorkContext, WorkKind, WorkRunner, request_cancel
+from app.scheduling.runner import WorkContext, WorkKind, WorkRunner
 from app.scheduling.work import ACTIVE_STATES
 from app.shapes import Page
 
@@ -134,7 +134,7 @@ class ChecksService:
     def cancel_run(self, run_id: int, *, actor: str) -> CheckRunView:
         """Asks a run to stop; nothing is written then."""
         self.get_run(run_id)
-        request_cancel(self._db, self._clock, CheckRun, run_id)
+        self._runner.cancel(WORK_KIND, run_id)
         with self._db.write() as session:
             self._audit.record(session, actor=actor, action="check.cancel", target_kind="check_run", target_id=run_id)
         return self.get_run(run_id)

@@ -9,24 +9,28 @@ from typing import Any
 from sqlalchemy import select
 
 from app.cleanup.planning import Serving
+from app.cleanup.policy import DIRTY_REASONS
 from app.cleanup.ports import CANARY, RESTORED, Batch, Gone, Selection, StoreTotals
 from app.cleanup.tables import CleanupRun
 from app.clock import Clock, parse_iso
 from app.database import Database
 from app.errors import Conflict, StoreError, TierkeeperError
 from app.fleet.service import FleetService
+from app.lmcache.object_keys import parse_name
 from app.records.bulk import Sorting
 from app.records.facts import FileFact
 from app.records.filters import RecordFilter
 from app.records.holds import of_canary
 from app.records.service import RecordsService
+from app.records.store_dir import StoreDirectory
 from app.records.tables import RecordHold, Scan
-from app.scheduling.runner import WorkRunner, owner_alive
+from app.scheduling.runner import WorkRunner
 from app.scheduling.work import ACTIVE_STATES, RUNNING, SUCCEEDED
 
 _WAIT_SECONDS = 0.1
 #: How long a scan under way is waited for at most, in turns of that.
 _SCAN_TURNS = 1200
+_LOOK_TURNS = 50
 
 
 class RecordsInventory:
@@ -47,6 +51,10 @@ class RecordsInventory:
         self._runner = runner
         self._wait = wait
 
+    def check_directory(self, store_id: int, directory: StoreDirectory) -> None:
+        """Raises StoreError where the directory is not the one the last scan knew."""
+        self._records.directories.check(store_id, directory)
+
     def totals(self, store_id: int) -> StoreTotals:
         """Totals of the last scan."""
         scanned_at = self._records.scanned_at(store_id)
@@ -62,7 +70,9 @@ class RecordsInventory:
         if selection.least_recent_first:
             order = "written" if selection.by_age else "used"
         for where in self._filters(selection):
-            for found in self._records.select_batches(store_id, where, oldest_first=order):
+            for found in self._records.select_batches(
+                store_id, where, oldest_first=order, hard_links=selection.hard_links
+            ):
                 yield Batch._make(found)
 
     def _filters(self, selection: Selection) -> list[RecordFilter]:
@@ -98,9 +108,13 @@ class RecordsInventory:
         scan_id = self._start_scan(store_id)
         # The pool may be full of runs that wait for their scans: whoever claims the row first runs it.
         self._runner.run_here("scan", scan_id)
+        turn = 0
         while (state := self._runner.state_of("scan", scan_id)) in ACTIVE_STATES:
             check_cancel()
             self._wait(_WAIT_SECONDS)
+            turn += 1
+            if turn % _LOOK_TURNS == 0:
+                self._runner.recover()  # the process that scans may be gone, and no panel may be there to notice
         if state != SUCCEEDED:
             with self._db.read() as session:
                 error = session.scalar(select(Scan.error).where(Scan.id == scan_id))
@@ -136,11 +150,20 @@ class RecordsInventory:
         query = select(Scan.owner).where(Scan.store_id == store_id, Scan.state == RUNNING)
         with self._db.read() as session:
             owners = session.scalars(query).all()
-        return any(owner == self._runner.owner or owner_alive(owner) for owner in owners)
+        return any(self._runner.alive(owner) for owner in owners)
 
     def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:
-        """These are back, and held."""
+        """These are back, and held. Where wrong ones are among them, what engines store from now on is derived (C8)."""
         self._records.records_restored(store_id, facts, reason=f"restored from cleanup run {run_id}", actor=actor)
+        names = [parse_name(fact.name) for fact in facts]
+        judged = self._records.classify_now(store_id, facts)
+        wrong = {
+            parsed.model
+            for parsed, now in zip(names, judged, strict=True)
+            if parsed is not None and now.reason in DIRTY_REASONS
+        }
+        for model in sorted(wrong):
+            self._records.mark_reopened(store_id, model, self._clock())
 
     def cleared(self, store_id: int, model_name: str, at: float, run_id: int) -> None:
         """All tiers were clean of wrong records of this (encoded) model."""
@@ -148,16 +171,19 @@ class RecordsInventory:
 
 
 def serving_of(fleet: FleetService, store_id: int) -> Serving:
-    """Models that the servers of a store list now and listed before, and whether its adapter evicts by itself."""
+    """Models that the servers of a store list now and listed before, its engines, and whether its adapter evicts."""
     now: set[str] = set()
     last: dict[str, float] = {}
     known = False
     evicts: bool | None = None
+    engines: dict[str, bool | None] = {}
     for server_id in fleet.store_target(store_id).server_ids:
         try:
             server = fleet.get_server(server_id)
         except TierkeeperError:
             continue
+        for engine in fleet.engine_targets(server_id):
+            engines[engine.name] = fleet.get_engine(engine.id).reset_available
         known = known or server.health.http_up is True
         for layout in server.layouts:
             if layout.live:
@@ -167,4 +193,4 @@ def serving_of(fleet: FleetService, store_id: int) -> Serving:
         for adapter in server.l2:
             if adapter.store_id == str(store_id) and adapter.evicts is not None:
                 evicts = bool(evicts) or adapter.evicts
-    return Serving(frozenset(now) if known else None, last, evicts)
+    return Serving(frozenset(now) if known else None, last, evicts, tuple(sorted(engines.items())))

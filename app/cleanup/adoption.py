@@ -11,10 +11,11 @@ from sqlalchemy import insert, select, update
 
 from app.audit.service import AuditService
 from app.cleanup.chunks import ChunkWriter, read_chunk
-from app.cleanup.disk import StoreRoot, signed
+from app.cleanup.disk import StoreRoot, signed, store_root
 from app.cleanup.journal import recount
 from app.cleanup.lock import StoreLock
 from app.cleanup.plan import Group
+from app.cleanup.ports import Inventory
 from app.cleanup.quarantine import folder_path, list_folders, read_manifest
 from app.cleanup.removal import look
 from app.cleanup.tables import CleanupRun, Plan, PlanChunk
@@ -29,6 +30,7 @@ def adopt(
     db: Database,
     clock: Clock,
     audit: AuditService,
+    inventory: Inventory,
     store: StoreTarget,
     folder: str,
     *,
@@ -44,7 +46,7 @@ def adopt(
     if known is not None:
         raise Conflict(f"{folder} is of cleanup run {known}, which this panel knows")
     with (
-        StoreRoot(store.path) as root,
+        store_root(inventory, store) as root,
         StoreLock(root, owner=owner, work=f"taking over {folder}", clock=clock),
     ):
         folders = [f for f in list_folders(root) if f == folder or re.fullmatch(re.escape(folder) + r"\.\d{1,3}", f)]

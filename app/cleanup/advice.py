@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.cleanup.plan import RELATIME_SECONDS, StoreFacts, Summary
-from app.cleanup.policy import PolicySpec
+from app.cleanup.policy import DIRTY_REASONS, PolicySpec
 from app.cleanup.quantities import human_age
 from app.errors import FieldError, InvalidInput
 from app.sizes import disk_size
@@ -34,6 +34,7 @@ def warnings_for(policy: PolicySpec, facts: StoreFacts, summary: Summary, now: f
     return [
         *_about_goal(policy, facts, summary),
         *_about_derived(facts, summary),
+        *_about_caches(facts, summary),
         *_about_share(facts, summary),
         *_about_models(facts, summary, now),
         *_about_use(policy, facts),
@@ -44,6 +45,21 @@ def warnings_for(policy: PolicySpec, facts: StoreFacts, summary: Summary, now: f
     ]
 
 
+def in_the_way(facts: StoreFacts, summary: Summary) -> list[str]:
+    """What keeps a plan from its goal of space; [] where it reaches it, or has none."""
+    if summary.need is None or summary.need.bytes <= summary.freed_bytes:
+        return []
+    reasons = []
+    if facts.quarantine_bytes:
+        reasons.append(f"quarantine holds {disk_size(facts.quarantine_bytes)} (purging frees it)")
+    if summary.held_back:
+        held = sum(pair[1] for pair in summary.held_back.values())
+        reasons.append(f"{disk_size(held)} are protected ({', '.join(sorted(summary.held_back))})")
+    if summary.limited:
+        reasons.append(f"limits.{summary.limited} stops it")
+    return reasons or ["the rest of the file system is not this store's records"]
+
+
 def _about_goal(policy: PolicySpec, facts: StoreFacts, summary: Summary) -> list[str]:
     found: list[str] = []
     if policy.item("capacity") or policy.item("free_space"):
@@ -51,17 +67,8 @@ def _about_goal(policy: PolicySpec, facts: StoreFacts, summary: Summary) -> list
             found.append("The file system cannot be measured, so that capacity and free space select nothing.")
         if summary.need is not None and summary.need.bytes > summary.freed_bytes:
             missing = summary.need.bytes - summary.freed_bytes
-            reasons = []
-            if facts.quarantine_bytes:
-                reasons.append(f"quarantine holds {disk_size(facts.quarantine_bytes)} (purging frees it)")
-            if summary.held_back:
-                held = sum(pair[1] for pair in summary.held_back.values())
-                reasons.append(f"{disk_size(held)} are protected ({', '.join(sorted(summary.held_back))})")
-            if summary.limited:
-                reasons.append(f"limits.{summary.limited} stops it")
-            if not reasons:
-                reasons.append("the rest of the file system is not this store's records")
-            found.append(f"The goal cannot be reached: {disk_size(missing)} are missing; {'; '.join(reasons)}.")
+            reasons = "; ".join(in_the_way(facts, summary))
+            found.append(f"The goal cannot be reached: {disk_size(missing)} are missing; {reasons}.")
         elif facts.quarantine_bytes and summary.need is not None and summary.need.bytes:
             found.append(
                 f"Quarantine holds {disk_size(facts.quarantine_bytes)}, which counts as used; purging it frees space "
@@ -74,14 +81,46 @@ def _about_goal(policy: PolicySpec, facts: StoreFacts, summary: Summary) -> list
 
 def _about_derived(facts: StoreFacts, summary: Summary) -> list[str]:
     """C8: what was computed behind wrong records outlives them, and is served."""
-    wrong = sum(summary.by_reason.get(reason, [0])[0] for reason in ("other_layout", "declared"))
+    wrong = sum(summary.by_reason.get(reason, [0])[0] for reason in DIRTY_REASONS - {"derived"})
     left = facts.derived - summary.by_reason.get("derived", [0])[0]
     if wrong and left > 0:
         return [
             f"{left:,} record{'s' if left != 1 else ''} may have been computed behind the wrong ones (derived) and can "
-            "be wrong too; this plan leaves them. A policy with both, such as Keep it safe, takes them in the same run."
+            f"be wrong too; this plan leaves {'them' if left != 1 else 'it'}. A policy with both, such as Keep it "
+            "safe, takes them in the same run, and so does Plan a cleanup on the page of the store (a filter: add the "
+            "class unverified and the reason derived)."
         ]
     return []
+
+
+def _about_caches(facts: StoreFacts, summary: Summary) -> list[str]:
+    """R4: what an engine may have read wrongly goes from L1 and L0, too, and L0 can only be emptied as a whole."""
+    served = facts.served_now
+    models = {m for m in summary.dirty_models if served is None or m in served}
+    if not models and not facts.open_episodes:
+        return []
+    whose = ", ".join(sorted(models)) if models else "an earlier run that could not clean them"
+    what = f"The caches may hold what came from wrong records of {whose}" if models else f"Caches are left by {whose}"
+    able = [name for name, reset in facts.engines if reset is not False]
+    stuck = [name for name, reset in facts.engines if reset is False]
+    found = []
+    if able:
+        found.append(
+            f"{what}: the run also drops these records from L1 and resets the whole GPU prefix cache (L0) of "
+            f"{', '.join(able)}, for everybody; until it has filled again, prompts are computed or loaded anew."
+        )
+    if stuck:
+        one = len(stuck) == 1
+        found.append(
+            f"{what}, and {', '.join(stuck)} {'has' if one else 'have'} no reset of the GPU cache (L0): the run ends "
+            f"insufficient until {'that engine is' if one else 'those engines are'} restarted and it is run again."
+        )
+    if not facts.engines and served is not None:
+        found.append(
+            f"{what}, and no engine is registered behind this store's servers: where one serves such a model, the run "
+            "ends insufficient until it is registered or restarted."
+        )
+    return found
 
 
 def _about_share(facts: StoreFacts, summary: Summary) -> list[str]:
@@ -116,6 +155,11 @@ def _about_use(policy: PolicySpec, facts: StoreFacts) -> list[str]:
     if facts.atime == "noatime":
         return ["The mount keeps no access times (noatime): the time of writing stands in for the last use."]
     found = []
+    if facts.atime == "unknown":
+        found.append(
+            "Whether a read moves the access time on this file system is not known: where it does not, the last use is "
+            'the time of writing. Compare with what counters say of reads, or set "age_only": true.'
+        )
     if facts.atime in ("relatime", "unknown"):
         for name, age in (
             ("protect.accessed_within", accessed),
@@ -124,6 +168,8 @@ def _about_use(policy: PolicySpec, facts: StoreFacts) -> list[str]:
             if age is not None and age.seconds < RELATIME_SECONDS:
                 found.append(
                     f"{name} {age} is raised to 24h: on this mount an access time moves once a day (relatime)."
+                    if facts.atime == "relatime"
+                    else f"{name} {age} is raised to 24h: an access time may move once a day only."
                 )
     return found
 

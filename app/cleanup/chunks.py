@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -19,7 +19,7 @@ from sqlalchemy import Table, select
 from sqlalchemy.orm import Session
 
 from app.cleanup.items import ItemRow
-from app.cleanup.plan import Group
+from app.cleanup.plan import Group, counted_under
 from app.cleanup.ports import Gone
 from app.cleanup.tables import PlanChunk, PlanChunkState
 from app.database import Database, upsert
@@ -182,7 +182,7 @@ class ChunkWriter:
             "round": self._round,
             "device": self._device,
             "names": b"\0".join(self._names),
-            "facts": b"".join(_little(column).tobytes() for column in self._facts),
+            "facts": b"".join(little_endian(column).tobytes() for column in self._facts),
             "kinds": [list(kind) for kind in self._kinds],
             "kind_of": bytes(self._kind_of),
         }
@@ -191,7 +191,8 @@ class ChunkWriter:
         return row
 
 
-def _little(column: array[int]) -> array[int]:
+def little_endian(column: array[int]) -> array[int]:
+    """The numbers as they are stored, or read from there."""
     if sys.byteorder == "big":
         column = array("q", column)
         column.byteswap()
@@ -203,16 +204,19 @@ def unpack(row: Any, state: Any | None) -> Chunk:
     count = row.records
     values = array("q")
     values.frombytes(row.facts)
-    values = _little(values)
+    values = little_endian(values)
     size, mtime, ctime, atime, inode, record = (values[n * count : (n + 1) * count] for n in range(_COLUMNS))
     idents = [None if ident < 0 else ident for ident in record]
-    classes, reasons, whys, actions = zip(*(row.kinds[kind] for kind in row.kind_of), strict=True)
+    if len(row.kinds) == 1:  # the usual case
+        kinds: Iterable[Iterable[Any]] = [repeat(part, count) for part in row.kinds[0]]
+    else:
+        kinds = zip(*(row.kinds[kind] for kind in row.kind_of), strict=True)
     every = zip(
         range(row.first_seq, row.first_seq + count),
         row.names.split(b"\0"),
         *(size, mtime, ctime, atime, inode),
         repeat(row.device, count),
-        *(classes, reasons, whys, actions),
+        *kinds,
         idents,
         repeat(row.round, count),
         strict=True,
@@ -256,12 +260,16 @@ def read_chunks(
 
 
 def chunks_holding(db: Database, plan_id: int, *, state: str | None = None, reason: str | None = None) -> list[int]:
-    """First numbers of the chunks that hold a record in a state, or of a reason (or select kind); reads no record."""
+    """First numbers of the chunks that hold a record in a state, or one that a key of `by_reason` stands for.
+
+    Reads no record.
+    """
     code = None if state is None else _CODE.get(state, -1)
     found = []
     for first_seq, kinds, tally in _outline(db, plan_id):
         states = {entry[1] for entry in tally} or {_CODE["planned"]}
-        if (code is None or code in states) and (reason is None or any(reason in (k[1], k[2]) for k in kinds)):
+        kept = reason is None or any(counted_under(reason, str(k[2]), str(k[0]), k[1]) for k in kinds)
+        if (code is None or code in states) and kept:
             found.append(first_seq)
     return found
 
@@ -283,6 +291,15 @@ def read_chunk(db: Database, plan_id: int, first_seq: int) -> Chunk | None:
     with db.read() as session:
         row = session.execute(query).first()
         return None if row is None else unpack(row, _state(session, plan_id, first_seq))
+
+
+def read_chunk_of(db: Database, plan_id: int, seq: int) -> Chunk | None:
+    """The chunk that holds a record."""
+    query = select(_CHUNK.c.first_seq).where(_CHUNK.c.plan_id == plan_id, _CHUNK.c.first_seq <= seq)
+    with db.read() as session:
+        first = session.scalar(query.order_by(_CHUNK.c.first_seq.desc()).limit(1))
+    chunk = None if first is None else read_chunk(db, plan_id, first)
+    return chunk if chunk is not None and seq < chunk.first_seq + len(chunk.rows) else None
 
 
 def _state(session: Session, plan_id: int, first_seq: int) -> Any | None:
@@ -319,7 +336,7 @@ def names_in_state(
         sizes, idents = array("q"), array("q")
         sizes.frombytes(row.facts[: 8 * row.records])
         idents.frombytes(row.facts[(_COLUMNS - 1) * 8 * row.records :])
-        every = zip(row.names.split(b"\0"), _little(sizes), _little(idents), row.states, strict=True)
+        every = zip(row.names.split(b"\0"), little_endian(sizes), little_endian(idents), row.states, strict=True)
         found = [(name, size, None if ident < 0 else ident) for name, size, ident, code in every if code in codes]
         yield found, first_seq + row.records
 

@@ -17,29 +17,40 @@ from app.cleanup.disk import signed
 from app.cleanup.episodes import Episodes, OpenEpisode
 from app.cleanup.passes import PassDeps, RemovalPass
 from app.cleanup.plan import Group, Planner, StoreFacts
-from app.cleanup.policy import Limits, Select
-from app.cleanup.ports import INODE, NAME, Batch, Selection
+from app.cleanup.policy import DIRTY_REASONS, REASONS, Limits, Select
+from app.cleanup.ports import CANARY, INODE, MTIME, NAME, Batch, Selection
 from app.cleanup.removal import LEFT_BEHIND
 from app.cleanup.steps import Steps
 from app.cleanup.tiers import Mark, Served, TierResult, Tiers
-from app.lmcache.object_keys import ObjectKey, encode_model
+from app.lmcache.object_keys import ObjectKey, decode_model, encode_model
 
 #: Passes over L2 after the first. Each goes over what came back before the caches were clean.
 MAX_PASSES = 3
 _AT_ONCE = 1000
 #: States of items that left L2 by us, or by somebody else, while a cache may still hold what they were.
 _TOUCHED = frozenset({"quarantined", "deleted", "vanished", "changed", LEFT_BEHIND})
+#: What engines may be served wrong answers from, by class.
+_WRONG = {
+    "unverified": frozenset({"derived"}),
+    **{cls: found for cls, reasons in REASONS.items() if (found := DIRTY_REASONS & frozenset(reasons))},
+}
+_ALWAYS = 2**63
 _NOT_AGAIN = frozenset({"foreign", "temporary", "current"})
 
 
 @dataclass(frozen=True)
 class ClearingResult:
-    """What came of it. `waiting`: ways out, empty when everything is clean. `closed`: episodes that ended."""
+    """What came of it. `waiting`: ways out, empty when everything is clean. `closed`: episodes that ended.
+
+    `left`: sentences on wrong records that lie in the store yet, which this run did not take (a limit, an error, a
+    filter that meant others).
+    """
 
     waiting: tuple[str, ...] = ()
     closed: int = 0
     again: int = 0
     models: frozenset[str] = frozenset()
+    left: tuple[str, ...] = ()
 
 
 class Clearing:
@@ -84,6 +95,7 @@ class Clearing:
 
     def go(self) -> ClearingResult:
         """Everything after the first pass over L2. Raises Interrupted, Cancelled, StoreError, OSError."""
+        self._deps.root.verify()
         episodes = self._episodes.open_of(self._deps.store_id)
         mine = self._items_of([self._run_id])
         touched = mine.models(states=_TOUCHED)
@@ -125,11 +137,12 @@ class Clearing:
         waiting = (*l1.waiting, *l0.waiting)
         if waiting:
             return self._wait(models, mark, waiting)
-        again, clean_at = 0, self._deps.clock()
+        again, clean_at, clean_ns = 0, self._deps.clock(), 0
         for number in range(MAX_PASSES):
             self._check_cancel()
-            clean_at = self._deps.clock()
-            found = self._recreated(dirty, models, self._deps.lock.beat()) + self._sweep(models)
+            self._deps.root.verify()
+            clean_at, clean_ns = self._deps.clock(), self._deps.lock.beat()
+            found = self._recreated(dirty, models, clean_ns) + self._sweep(models)
             again += found
             l1 = asyncio.run(self._tiers.clear_l1(keys, mark))
             if l1.waiting:
@@ -146,10 +159,15 @@ class Clearing:
             "l2_again", "done", f"{again} records had come back and went again" if again else "none came back"
         )
         self._say("l1_again", l1)
-        for model in sorted(models):
+        left = self._still_wrong(models, clean_ns)
+        self._deps.root.verify()  # where the quarantine was taken away meanwhile, nothing is called clean
+        for model in sorted(models - left.keys()):
             self._deps.inventory.cleared(self._deps.store_id, model, clean_at, self._run_id)
         closed = self._episodes.close(self._deps.store_id, models, self._run_id)
-        return ClearingResult(closed=closed, again=again, models=models)
+        told = tuple(_left_over(model, number) for model, number in sorted(left.items()))
+        for sentence in told:
+            self._steps.add("verify", "waiting", sentence)
+        return ClearingResult(closed=closed, again=again, models=models, left=told)
 
     def _wait(self, models: frozenset[str], mark: Mark, waiting: tuple[str, ...]) -> ClearingResult:
         self._episodes.keep_open(self._deps.store_id, models, self._run_id, mark, waiting)
@@ -157,6 +175,37 @@ class Clearing:
 
     def _say(self, step: str, result: TierResult) -> None:
         self._steps.add(step, "done" if result.clean else "waiting", result.detail)
+
+    # what is left
+
+    def _still_wrong(self, models: frozenset[str], until_ns: int) -> dict[str, int]:
+        """Records of these models that are wrong, or derived and written up to `until_ns`, and lie in the store yet.
+
+        Engines go on reading them, so that L2 is not clean (C8), however clean the caches are at this moment.
+        """
+        self._tell()
+        # A run that takes derived records has scanned for its last sweep. Any other knows only the scan before it,
+        # which misses what was stored or taken by somebody else since.
+        if self._deps.spec.takes_derived and not self._count_wrong(models, until_ns):
+            return {}
+        self._deps.inventory.refresh(self._deps.store_id, self._check_cancel)
+        return self._count_wrong(models, until_ns)
+
+    def _count_wrong(self, models: frozenset[str], until_ns: int) -> dict[str, int]:
+        deps = self._deps
+        # What a canary keeps has a salt of its own: nobody else reads it.
+        kept = {name for name, why in deps.inventory.held(deps.store_id).items() if why == CANARY}
+        found: dict[str, int] = {}
+        for batch in deps.inventory.select(deps.store_id, Selection(classes=_WRONG, hard_links=True)):
+            model = None if batch.model is None else encode_model(batch.model)
+            if model is None or model not in models:
+                continue
+            # What was written behind clean caches is called derived, too, until this run has said that they are.
+            latest = until_ns if batch.reason == "derived" else _ALWAYS
+            number = sum(row[MTIME] <= latest and row[NAME] not in kept for row in batch.rows)
+            if number:
+                found[model] = found.get(model, 0) + number
+        return found
 
     # what came back
 
@@ -177,11 +226,11 @@ class Clearing:
     def _sweep(self, models: frozenset[str]) -> int:
         """Removes records that are derived now and were not in the plan, where the policy takes derived ones."""
         deps = self._deps
-        if deps.spec.item("derived") is None:
+        if not deps.spec.takes_derived:
             return 0
         self._tell()
         deps.inventory.refresh(deps.store_id, self._check_cancel)
-        spec = replace(deps.spec, select=(Select("derived"),), limits=Limits())
+        spec = replace(deps.spec, select=(Select("derived"),), filters=None, limits=Limits())
         facts = StoreFacts(0, 0, device=deps.root.device)
         planner = Planner(spec, facts, deps.clock(), deps.inventory.held(deps.store_id))
         failed = deps.journal.failed_files()
@@ -199,6 +248,16 @@ class Clearing:
         self._round += 1
         self._deps.journal.append(groups, self._round, self._deps.tally)
         return self._passes.go(self._round)
+
+
+def _left_over(model: str, number: int) -> str:
+    one = number == 1
+    which = "record" if one else "records"
+    return (
+        f"{number:,} {which} of {decode_model(model)} that {'is' if one else 'are'} wrong, or may be (derived), "
+        f"{'lies' if one else 'lie'} in the store yet: engines go on reading {'it' if one else 'them'}, and "
+        "what they store behind counts as derived until a run has taken all. A policy such as Keep it safe does."
+    )
 
 
 def _spelt(served: Served) -> dict[str, str]:

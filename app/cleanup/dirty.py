@@ -9,6 +9,7 @@ from app.cleanup.chunks import chunks_of_reasons, read_chunk
 from app.cleanup.disk import StoreRoot, signed
 from app.cleanup.items import ItemRow
 from app.cleanup.policy import DIRTY_REASONS
+from app.cleanup.ports import CANARY, NAME, Inventory, Selection
 from app.cleanup.removal import look
 from app.database import Database
 from app.lmcache.object_keys import ObjectKey, decode_model, parse_name
@@ -85,3 +86,21 @@ def model_of(name: bytes) -> str | None:
     """The model of a record's name, encoded as it stands there."""
     parsed = parse_name(name)
     return None if parsed is None else parsed.model
+
+
+def derived_left(inventory: Inventory, store_id: int) -> list[str]:
+    """That records which may have been computed behind wrong ones are left, in a sentence, by the last scan.
+
+    What a canary keeps has a salt of its own: nobody else reads it.
+    """
+    kept = {name for name, why in inventory.held(store_id).items() if why == CANARY}
+    derived = Selection(classes={"unverified": frozenset({"derived"})}, hard_links=True)
+    left = sum(row[NAME] not in kept for batch in inventory.select(store_id, derived) for row in batch.rows)
+    if not left:
+        return []
+    one = left == 1
+    return [
+        f"{left:,} record{'' if one else 's'} of this store may be wrong (derived: computed behind wrong ones) and "
+        f"{'is' if one else 'are'} served; this run left {'it' if one else 'them'}. A policy such as Keep it safe "
+        f"takes {'it' if one else 'them'}."
+    ]

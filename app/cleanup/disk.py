@@ -9,13 +9,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from app.cleanup.footing import Footing
+from app.cleanup.ports import Inventory
 from app.errors import StoreError
+from app.fleet.targets import StoreTarget
 from app.lmcache.object_keys import OWN_FOLDER
+from app.records.facts import display_name
+from app.records.same_store import ROOT_INODES
 from app.records.store_dir import StoreDirectory
 
 OWN = OWN_FOLDER.encode()
@@ -24,6 +31,9 @@ _OWN_PREFIX = OWN + b"/"
 _NO_NAMES = frozenset({b"", b".", b"..", OWN})
 #: O_PATH opens anything (also fifos and devices) without any effect on it, and never follows the last component.
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Errors of a disk, or of a share of it, that is full, and the way out of them.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+MAKE_ROOM = "free a few kilobytes by hand, then run again"
 _KEPT_FOLDERS = 64
 # A file that is given up when the disk is full, so that folder, lock and manifest of a run can still be written.
 _RESERVE = b"reserve"
@@ -42,23 +52,36 @@ class Space:
 
 
 class StoreRoot:
-    """One open store. Context manager; for one thread."""
+    """One open store. Context manager; for one thread.
 
-    def __init__(self, path: str) -> None:
+    `check` looks at the directory before anything else is done with it, and raises where it is not the store.
+    """
+
+    def __init__(self, path: str, check: Callable[[StoreDirectory], None] | None = None) -> None:
         self.path = path
+        self._check = check
         self.device = 0
         self._directory: StoreDirectory | None = None
+        self._footing: Footing | None = None
         self._folders: OrderedDict[bytes, int] = OrderedDict()
 
     def __enter__(self) -> Self:
         self._directory = StoreDirectory.open(self.path)
+        try:
+            if self._check is not None:
+                self._check(self._directory)
+        except BaseException:
+            self._directory.close()
+            raise
         self.device = self._directory.device
+        self._footing = Footing(self.path, self._directory.fd)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.forget_folders()
+        self.footing.let_go()
         self.directory.close()
 
     @property
@@ -68,17 +91,26 @@ class StoreRoot:
         return self._directory
 
     @property
+    def footing(self) -> Footing:
+        """What is held of our own in the store, and looked for again by `verify`."""
+        if self._footing is None:
+            raise RuntimeError("use StoreRoot as a context manager")
+        return self._footing
+
+    @property
     def inode(self) -> int:
         """Signed, as the database holds it."""
         return signed(self.directory.inode)
 
     def verify(self) -> None:
-        """Raises StoreError when the path no longer leads to the directory that was opened."""
+        """Raises StoreError when the path no longer leads to the directory that was opened, or (FootingLost) what is
+        held of our own in it is not there any more."""
         if not self.directory.still_there():
             raise StoreError(
                 f"the store's directory {self.path} is not there any more, or another one is in its place "
                 "(replaced, unmounted or mounted over); nothing else was touched"
             )
+        self.footing.check()
 
     def space(self) -> Space:
         """Of the file system below. Raises OSError."""
@@ -101,7 +133,8 @@ class StoreRoot:
         """Descriptor of a directory below the store, kept open. Raises OSError (see StoreDirectory.open_folder)."""
         known = self._folders.get(relative)
         if known is None:
-            known = self.directory.open_folder(relative, create=create)
+            start, rest = self.footing.nearest(relative)
+            known = self.directory.open_folder(rest, create=create, start=start)
             self._folders[relative] = known
             if len(self._folders) > _KEPT_FOLDERS:
                 _, oldest = self._folders.popitem(last=False)
@@ -135,14 +168,50 @@ class StoreRoot:
         try:
             return self.folder(OWN, create=create)
         except OSError as error:
-            raise StoreError(_cannot_use(OWN, self.path, error)) from error
+            raise StoreError(cannot_use(self, OWN, error)) from error
 
     def quarantine(self, *, create: bool = True) -> int:
         """Descriptor of `.tierkeeper/quarantine`. Raises StoreError where it cannot be used."""
         try:
             return self.folder(QUARANTINE, create=create)
         except OSError as error:
-            raise StoreError(_cannot_use(QUARANTINE, self.path, error)) from error
+            raise StoreError(cannot_use(self, QUARANTINE, error)) from error
+
+
+def check_still_that_store(root: StoreRoot, folder: bytes, device: int | None, inode: int | None) -> None:
+    """Raises StoreError where the quarantine folder of a run is not there because the directory is another one.
+
+    A store that is not mounted, or another in its place, would say of every record that it has vanished. `device` and
+    `inode` are of the directory the run worked in (None: not known); the first changes when devices are found in
+    another order.
+    """
+    if inode == root.inode and (device == root.device or inode > ROOT_INODES):
+        return
+    try:
+        root.folder(folder)
+    except FileNotFoundError:
+        raise StoreError(
+            f"{root.path} holds no {os.fsdecode(folder)} and is not the directory that was cleaned: is its file system "
+            "mounted? Nothing was touched. If what waited there is really gone, make that folder, and it is counted so"
+        ) from None
+    except OSError as error:
+        raise StoreError(cannot_use(root, folder, error)) from error
+
+
+def hold_quarantine(root: StoreRoot, folder: bytes) -> bool:
+    """Holds a run's folder and the quarantine it lies in (see `app.cleanup.footing`). False where it is not there.
+
+    Raises StoreError where something else has its name: files behind a link are not for us to judge.
+    """
+    for part in (QUARANTINE, folder):
+        try:
+            root.footing.hold(part, root.folder(part))
+        except FileNotFoundError:
+            root.verify()  # not there any more, or never: what is held tells
+            return False
+        except OSError as error:
+            raise StoreError(cannot_use(root, part, error)) from error
+    return True
 
 
 def release_reserve(root: StoreRoot) -> bool:
@@ -160,7 +229,7 @@ def release_reserve(root: StoreRoot) -> bool:
 def keep_reserve(root: StoreRoot) -> None:
     """Where there is room: lays the reserve up for a day without."""
     free = root.free_bytes()
-    if free is None or free < _AMPLE_BYTES:
+    if root.footing.lost or free is None or free < _AMPLE_BYTES:
         return
     with contextlib.suppress(OSError):
         fd = os.open(_RESERVE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=root.folder(OWN))
@@ -170,22 +239,48 @@ def keep_reserve(root: StoreRoot) -> None:
             os.close(fd)
 
 
-def _cannot_use(folder: bytes, path: str, error: OSError) -> str:
+def cannot_use(root: StoreRoot, folder: bytes, error: OSError) -> str:
+    """Why one of our own folders cannot be used, by its full path: what was found there, and the way out."""
+    path = root.path
     where = folder.decode()
     if error.errno == errno.EXDEV:
-        return f"{where} in {path} is on another device, where a rename cannot reach; unmount it"
+        return f"{path}/{where} is on another device, where a rename cannot reach; unmount it, then try again"
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        return f"{where} in {path} is not a directory of ours (a link or a file); move it away"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        part, found = _in_the_way(root, folder)
         return (
-            f"{where} in {path} cannot be made: no space is left, not even for the journal; free a few kilobytes by "
-            "hand, then run again"
+            f"{path}/{part} is {found}, and the panel keeps its lock and its quarantine only in a directory of its own "
+            f"there; nothing was touched. Look at what it is, move it away (mv {path}/{part} somewhere else), then try "
+            "again: the panel makes the directory itself"
         )
+    if error.errno in FULL:
+        return f"{path}/{where} cannot be made: no space is left, not even for the journal; {MAKE_ROOM}"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{where} in {path} cannot be written ({error.strerror}); give the panel's user write permission"
-    return f"{where} in {path} cannot be used: {error.strerror}"
+        return f"{path}/{where} cannot be written ({error.strerror}); give the panel's user write permission"
+    return f"{path}/{where} cannot be used: {error.strerror}"
+
+
+def _in_the_way(root: StoreRoot, folder: bytes) -> tuple[str, str]:
+    """The first part of a folder's path that is no directory, and what it is instead."""
+    parts = folder.split(b"/")
+    for end in range(1, len(parts) + 1):
+        part = b"/".join(parts[:end])
+        try:
+            mode = os.stat(part, dir_fd=root.directory.fd, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                target = os.readlink(part, dir_fd=root.directory.fd)
+                return part.decode(), f"a symbolic link to {display_name(target)!r}"
+        except OSError:
+            break
+        if not stat.S_ISDIR(mode):
+            return part.decode(), "a file" if stat.S_ISREG(mode) else "no directory (a fifo, a socket or a device)"
+    return folder.decode(), "not a directory"
 
 
 def signed(inode: int) -> int:
     """An inode number as the database's signed 64 bit integer holds it."""
     return inode - 2**64 if inode >= 2**63 else inode
+
+
+def store_root(inventory: Inventory, store: StoreTarget) -> StoreRoot:
+    """A registered store: opened only where its directory is the one that the last scan knew."""
+    return StoreRoot(store.path, lambda directory: inventory.check_directory(store.id, directory))

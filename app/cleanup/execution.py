@@ -11,19 +11,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
 from app.cleanup.clearing import Clearing, ClearingResult
-from app.cleanup.dirty import DirtyItems
-from app.cleanup.disk import StoreRoot, keep_reserve, release_reserve
+from app.cleanup.dirty import DirtyItems, derived_left
+from app.cleanup.disk import StoreRoot, keep_reserve, release_reserve, store_root
 from app.cleanup.episodes import Episodes
+from app.cleanup.footing import FootingLost
 from app.cleanup.journal import Journal, RunTally, tell_removed
 from app.cleanup.lock import StoreLock
+from app.cleanup.lost import account_for_lost
 from app.cleanup.passes import Interrupted, PassDeps, RemovalPass
 from app.cleanup.planning import PlanMaker, spec_of
 from app.cleanup.policy import PolicySpec
 from app.cleanup.ports import Inventory
-from app.cleanup.recovery import Recovery
+from app.cleanup.recovery import Recovery, folders_of
 from app.cleanup.steps import Steps
 from app.cleanup.tables import CleanupRun, Plan, Policy
 from app.cleanup.tiers import Sleep, TierCalls, Tiers
@@ -86,11 +89,15 @@ class RunExecutor:
         tally = RunTally()
         steps = Steps(self._db, self._clock, run.id)
         try:
-            with StoreRoot(store.path) as root:
-                release_reserve(root)
             with (
-                StoreRoot(store.path) as root,
-                StoreLock(root, owner=self._owner, work=f"cleanup run {run.id}", clock=self._clock) as lock,
+                store_root(self._inventory, store) as root,
+                StoreLock(
+                    root,
+                    owner=self._owner,
+                    work=f"cleanup run {run.id}",
+                    clock=self._clock,
+                    make_room=lambda: release_reserve(root),  # never that of a run that goes on there
+                ) as lock,
             ):
                 if plan.root_inode is not None and (root.device, root.inode) != (plan.root_device, plan.root_inode):
                     raise StoreError(
@@ -104,13 +111,19 @@ class RunExecutor:
                 passes = RemovalPass(deps)
                 try:
                     cleared = self._remove(context, store, deps, passes, steps, plan.records)
+                    root.verify()
+                except FootingLost as lost:
+                    place = folders_of(run.folder)
+                    raise account_for_lost(
+                        self._db, self._clock, root, lost, run_id=run.id, plan_id=plan.id, folder_of_round=place
+                    ) from lost
                 finally:
                     keep_reserve(root)
                     after = root.free_bytes()
                     self._save(run.id, free_bytes_after=after)
         finally:
             tell_removed(self._db, self._inventory, run.id)
-        self._finish(run, plan, tally, cleared, before, after)
+        self._finish(run, plan, tally, cleared, after)
 
     def _remove(
         self, context: WorkContext, store: StoreTarget, deps: PassDeps, passes: RemovalPass, steps: Steps, planned: int
@@ -183,7 +196,7 @@ class RunExecutor:
                 created_at=now,
                 started_at=now,
                 requested_by=run.requested_by,
-                owner=self._owner,
+                owner=run.owner,
             )
             session.add(plan)
             session.flush()
@@ -198,6 +211,7 @@ class RunExecutor:
             )
             plan = None if run_id is None else session.get(Plan, plan_id)
             if plan is not None:
+                plan.progress_done, plan.progress_unit = plan.records, "records planned"
                 planned = {"planned_records": plan.records, "planned_bytes": plan.bytes}
                 session.execute(update(CleanupRun).where(CleanupRun.id == run_id).values(**planned))
 
@@ -249,7 +263,6 @@ class RunExecutor:
         plan: Plan,
         tally: RunTally,
         cleared: ClearingResult,
-        before: int | None,
         after: int | None,
     ) -> None:
         verdict, notes = verdict_of(
@@ -263,6 +276,7 @@ class RunExecutor:
                 goal=plan.goal,
                 waiting=cleared.waiting,
                 closed_episodes=cleared.closed,
+                left=cleared.left or derived_left(self._inventory, run.store_id),
             )
         )
         with self._db.write() as session:
@@ -271,22 +285,33 @@ class RunExecutor:
                 .where(CleanupRun.id == run.id)
                 .values(**tally.values(), verdict=verdict, notes=notes, free_bytes_after=after)
             )
-            self._audit.record(
-                session,
-                actor=run.requested_by,
-                action="cleanup.finish",
-                target_kind="cleanup_run",
-                target_id=run.id,
-                detail={
-                    "store_id": run.store_id,
-                    "policy": plan.policy_name,
-                    "verdict": verdict,
-                    "removed_records": tally.removed_records,
-                    "removed_bytes": tally.removed_bytes,
-                    "by_reason": tally.values()["by_reason"],
-                    "freed_bytes_measured": None if before is None or after is None else after - before,
-                },
-            )
+
+    def ended(self, session: Session, run_id: int, state: str) -> None:
+        """For the work runner: the audit trail tells how a run ended, in the unit of work that ends it."""
+        run = session.get(CleanupRun, run_id, populate_existing=True)
+        if run is None:
+            return
+        before, after = run.free_bytes_before, run.free_bytes_after
+        self._audit.record(
+            session,
+            actor=run.requested_by,
+            action="cleanup.finish",
+            target_kind="cleanup_run",
+            by_request=False,
+            target_id=run_id,
+            detail={
+                "store_id": run.store_id,
+                "policy": run.policy_name,
+                "state": state,
+                "verdict": run.verdict,
+                "planned_records": None if run.plan_id is None else run.planned_records,
+                "removed_records": run.removed_records,
+                "removed_bytes": run.removed_bytes,
+                "by_reason": run.by_reason,
+                "failed_records": run.failed_total,
+                "freed_bytes_measured": None if before is None or after is None else after - before,
+            },
+        )
 
     # rows
 

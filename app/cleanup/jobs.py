@@ -8,20 +8,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
 from app.cleanup.chunks import Chunk
-from app.cleanup.disk import StoreRoot
+from app.cleanup.disk import StoreRoot, check_still_that_store, hold_quarantine, store_root
+from app.cleanup.footing import FootingLost
 from app.cleanup.items import ItemRow
 from app.cleanup.journal import WAITING, Journal, facts_of, recount
 from app.cleanup.lock import StoreLock
+from app.cleanup.lost import account_for_lost
 from app.cleanup.passes import folder_of_round
 from app.cleanup.ports import Inventory
 from app.cleanup.quarantine import folder_path, remove_if_empty
-from app.cleanup.recovery import Recovery
+from app.cleanup.recovery import Recovery, folders_of
 from app.cleanup.removal import LEFT_BEHIND, Outcome, purge, restore, sync_directory
 from app.cleanup.selection import ItemFilter
-from app.cleanup.tables import CleanupRun, PlanChunk, QuarantineJob
+from app.cleanup.tables import CleanupRun, Plan, PlanChunk, QuarantineJob
 from app.clock import Clock
 from app.database import Database
 from app.errors import NotFound, StoreError
@@ -31,6 +34,8 @@ from app.scheduling.runner import WorkContext
 
 _FAILED_SHOWN = 100
 _DONE = {"restore": "restored", "purge": "purged"}
+#: What an errno of a record that goes on waiting is counted as.
+_LEFT = {errno.EEXIST: "exists", errno.ESTALE: "changed"}
 
 
 class JobRunner:
@@ -60,22 +65,28 @@ class JobRunner:
         with self._db.read() as session:
             job = session.get(QuarantineJob, context.id)
             run = session.get(CleanupRun, job.run_id) if job is not None else None
-        if job is None or run is None or run.plan_id is None:
+            plan = session.get(Plan, run.plan_id) if run is not None and run.plan_id is not None else None
+        if job is None or run is None or plan is None:
             raise NotFound.of("quarantine job", context.id)
         store = self._fleet.store_target(run.store_id)
         with (
-            StoreRoot(store.path) as root,
+            store_root(self._inventory, store) as root,
             StoreLock(root, owner=self._owner, work=f"{job.kind} of cleanup run {run.id}", clock=self._clock) as lock,
         ):
             self._recovery.settle_store(root, run.store_id)
             before = root.free_bytes()
             try:
-                self._go(context, root, lock, job, run, run.plan_id)
+                self._go(context, root, lock, job, run, plan)
+            except FootingLost as lost:
+                place = folders_of(run.folder)
+                raise account_for_lost(
+                    self._db, self._clock, root, lost, run_id=run.id, plan_id=plan.id, folder_of_round=place
+                ) from lost
             finally:
                 root.forget_folders()
                 self._tidy(root, run)
-                recount(self._db, run.id, run.plan_id)
-                self._end(job, run, before, root.free_bytes())
+                recount(self._db, run.id, plan.id)
+                self._end(job, before, root.free_bytes())
 
     def recover(self, job_id: int) -> None:
         """For the work runner: settles the run of a job whose process is gone. Never raises."""
@@ -85,9 +96,9 @@ class JobRunner:
             self._recovery.recover_run(run_id)
 
     def _go(
-        self, context: WorkContext, root: StoreRoot, lock: StoreLock, job: QuarantineJob, run: CleanupRun, plan_id: int
+        self, context: WorkContext, root: StoreRoot, lock: StoreLock, job: QuarantineJob, run: CleanupRun, plan: Plan
     ) -> None:
-        journal = Journal(self._db, self._clock, run_id=run.id, plan_id=plan_id)
+        journal = Journal(self._db, self._clock, run_id=run.id, plan_id=plan.id)
         wanted = ItemFilter.of(job.selection)
         counts, done = Counter[str](), 0
         failed: list[dict[str, Any]] = []
@@ -95,14 +106,20 @@ class JobRunner:
         if job.selection:
             total = sum(sum(map(wanted.takes, chunk.in_state(*WAITING))) for chunk in journal.chunks())
         try:
+            for number in self._rounds(run):
+                folder = folder_path(folder_of_round(run.folder, number))
+                check_still_that_store(root, folder, plan.root_device, plan.root_inode)
+                hold_quarantine(root, folder)
             for chunk in journal.chunks():
                 items = [item for item in chunk.in_state(*WAITING) if wanted.takes(item)]
                 if not items:
                     continue
                 root.verify()
+                folder = folder_path(folder_of_round(run.folder, chunk.round))
                 context.check_cancel()
                 journal.turn(job.kind, [chunk], None)
-                outcomes = self._act(root, job.kind, run, chunk, items)
+                outcomes = self._act(root, job.kind, folder, chunk, items)
+                items = items[: len(outcomes)]
                 self._count(items, outcomes, counts, failed)
                 # The store's lock is ours: nothing can take them before they are held.
                 back = facts_of(root, items, outcomes)
@@ -112,18 +129,19 @@ class JobRunner:
                 context.progress(done, total, "records")
                 lock.beat()
                 self._save(job.id, counts, failed)
+            root.verify()
         except OSError as error:
             raise StoreError(f"stopped: {root.path}: {error.strerror}") from error
         finally:
             journal.turn(job.kind, (), None)
             self._save(job.id, counts, failed)
 
-    def _act(
-        self, root: StoreRoot, kind: str, run: CleanupRun, chunk: Chunk, items: Sequence[ItemRow]
-    ) -> list[Outcome]:
-        """Restores or purges the items of a chunk; what could not be done goes on waiting, with its reason."""
+    def _act(self, root: StoreRoot, kind: str, folder: bytes, chunk: Chunk, items: Sequence[ItemRow]) -> list[Outcome]:
+        """Restores or purges the items of a chunk; what could not be done goes on waiting, with its reason.
+
+        Ends early where the quarantine is taken away meanwhile; the next look at it says so.
+        """
         act: Callable[..., Outcome] = restore if kind == "restore" else purge
-        folder = folder_path(folder_of_round(run.folder, chunk.round))
         outcomes: list[Outcome] = []
         try:
             for item in items:
@@ -131,10 +149,16 @@ class JobRunner:
                 outcome = act(root, folder, item, checked=before != LEFT_BEHIND)
                 if outcome.state in ("exists", "failed"):
                     outcome = outcome._replace(state=before)
+                elif outcome.state == "changed":
+                    # Perhaps a copy of the store is in its place: where the original comes back, it is put back (or
+                    # purged) yet.
+                    outcome = outcome._replace(state=before, errno=errno.ESTALE)
                 elif before == LEFT_BEHIND and outcome.state in _DONE.values():
                     said = f"a file that had taken its place was {outcome.state}"
                     outcome = outcome._replace(state="changed", detail=said)
                 outcomes.append(outcome)
+        except FootingLost:
+            pass
         finally:
             chunk.set(outcomes, self._clock())
         sync_directory(root.directory.fd)
@@ -148,7 +172,7 @@ class JobRunner:
             counts[outcome.state] += 1
             counts[f"bytes:{outcome.state}"] += item.size
             if outcome.errno is not None and outcome.state in WAITING:
-                counts["exists" if outcome.errno == errno.EEXIST else "failed"] += 1
+                counts[_LEFT.get(outcome.errno, "failed")] += 1
                 if len(failed) < _FAILED_SHOWN:
                     failed.append(
                         {"name": display_name(item.name), "errno": outcome.errno, "message": outcome.detail or ""}
@@ -171,22 +195,38 @@ class JobRunner:
 
     def _tidy(self, root: StoreRoot, run: CleanupRun) -> None:
         """Folders that hold nothing any more go, so that the quarantine shows only what waits."""
-        with self._db.read() as session:
-            rounds = session.scalars(select(PlanChunk.round).where(PlanChunk.plan_id == run.plan_id).distinct()).all()
-        for number in {1, *rounds}:
+        for number in self._rounds(run):
             remove_if_empty(root, folder_of_round(run.folder, number))
 
-    def _end(self, job: QuarantineJob, run: CleanupRun, before: int | None, after: int | None) -> None:
+    def _rounds(self, run: CleanupRun) -> set[int]:
+        with self._db.read() as session:
+            query = select(PlanChunk.round).where(PlanChunk.plan_id == run.plan_id).distinct()
+            return {1, *session.scalars(query)}
+
+    def _end(self, job: QuarantineJob, before: int | None, after: int | None) -> None:
         with self._db.write() as session:
             row = session.get(QuarantineJob, job.id)
             if row is None:
                 return
             row.free_bytes_before, row.free_bytes_after = before, after
-            self._audit.record(
-                session,
-                actor=job.requested_by,
-                action=f"quarantine.{job.kind}",
-                target_kind="cleanup_run",
-                target_id=run.id,
-                detail={"job_id": job.id, "records": row.records, "bytes": row.bytes, "skipped": row.skipped},
-            )
+
+    def ended(self, session: Session, job_id: int, state: str) -> None:
+        """For the work runner: the audit trail tells how a job ended, in the unit of work that ends it."""
+        job = session.get(QuarantineJob, job_id, populate_existing=True)
+        if job is None:
+            return
+        self._audit.record(
+            session,
+            actor=job.requested_by,
+            action=f"quarantine.{job.kind}",
+            target_kind="cleanup_run",
+            by_request=False,
+            target_id=job.run_id,
+            detail={
+                "job_id": job_id,
+                "state": state,
+                "records": job.records,
+                "bytes": job.bytes,
+                "skipped": job.skipped,
+            },
+        )

@@ -18,7 +18,7 @@ import structlog
 from sqlalchemy import Table, func, insert, select, update
 
 from app.cleanup.chunks import Chunk, ChunkWriter, added_to, count_chunks, names_in_state, read_chunk, read_chunks
-from app.cleanup.disk import StoreRoot
+from app.cleanup.disk import StoreRoot, hold_quarantine
 from app.cleanup.items import ItemRow
 from app.cleanup.plan import Group, reason_key
 from app.cleanup.ports import SIZE, Inventory
@@ -35,8 +35,8 @@ REMOVED = frozenset({"quarantined", "deleted"})
 #: States of records whose file lies in quarantine.
 WAITING = frozenset({"quarantined", LEFT_BEHIND})
 _FAILED_SHOWN = 100
-#: Chunks that leave the inventory in one transaction.
-_TOLD_AT_ONCE = 8
+#: Chunks that leave the inventory in one transaction: each rewrites most of an index over hashes.
+_TOLD_AT_ONCE = 24
 _CHUNK = cast(Table, PlanChunk.__table__)
 
 
@@ -215,11 +215,14 @@ def settle_open(
         if chunk is not None:
             items = chunk.in_state(*(("planned",) if intent.kind == "remove" else WAITING))
             folder = folder_of_round(chunk.round)
+            root.verify()
+            hold_quarantine(root, folder)
             outcomes = [_found(root, intent.kind, item, folder, chunk) for item in items]
             sync_directory(root.directory.fd)
             back = facts_of(root, items, outcomes)
             if back:
                 restored(back)
+            root.verify()  # what was found of files whose folder was taken away meanwhile is not what is
             chunk.set(outcomes, clock())
         with db.write(durable=True) as session:
             if chunk is not None:

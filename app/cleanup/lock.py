@@ -10,15 +10,17 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from app.cleanup.disk import StoreRoot
+from app.cleanup.disk import FULL, MAKE_ROOM, OWN, StoreRoot
 from app.clock import Clock, iso
 from app.errors import Conflict, StoreError
 
 _NAME = b"lock"
+_PATH = OWN + b"/" + _NAME
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_BYTES = 4096
 
@@ -40,13 +42,25 @@ class StoreLocked(Conflict):
 
 
 class StoreLock:
-    """Context manager. Raises StoreLocked when somebody else holds it, StoreError when it cannot be written."""
+    """Context manager. Raises StoreLocked when somebody else holds it, StoreError when it cannot be written.
 
-    def __init__(self, root: StoreRoot, *, owner: str, work: str, clock: Clock) -> None:
+    `make_room` is called once the lock is ours and before anything is written: on a full disk it gives up a reserve.
+    """
+
+    def __init__(
+        self,
+        root: StoreRoot,
+        *,
+        owner: str,
+        work: str,
+        clock: Clock,
+        make_room: Callable[[], object] = lambda: None,
+    ) -> None:
         self._root = root
         self._owner = owner
         self._work = work
         self._clock = clock
+        self._make_room = make_room
         self._since = clock()
         self._fd = -1
 
@@ -57,7 +71,7 @@ class StoreLock:
             try:
                 fd = os.open(_NAME, _FLAGS, 0o644, dir_fd=folder)
             except OSError as error:
-                raise StoreError(f"the lock in {self._root.path} cannot be written: {error.strerror}") from error
+                raise StoreError(_cannot_write(self._root.path, error)) from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -74,18 +88,22 @@ class StoreLock:
         else:
             raise StoreError(f"the lock file in {self._root.path} is removed as fast as it is made")
         try:
+            self._make_room()
             self.beat()
         except OSError as error:
             os.close(self._fd)
             self._fd = -1
             # A run that cannot even say that it runs has no business moving files.
-            raise StoreError(f"the lock in {self._root.path} cannot be written: {error.strerror}") from error
+            raise StoreError(_cannot_write(self._root.path, error)) from error
+        self._root.footing.hold(OWN, folder)
+        self._root.footing.hold(_PATH, self._fd)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._fd >= 0:
+            self._root.footing.let_go(OWN)
             # The text stays, so that its block stays ours on a disk that fills up; the kernel's lock is what counts.
             with contextlib.suppress(OSError):
                 self._write(released=iso(self._clock()))
@@ -111,6 +129,12 @@ class StoreLock:
         body = json.dumps(said).encode() + b"\n"
         os.pwrite(self._fd, body, 0)
         os.ftruncate(self._fd, len(body))
+
+
+def _cannot_write(path: str, error: OSError) -> str:
+    if error.errno in FULL:
+        return f"the lock in {path} cannot be written: no space is left, not even for it; {MAKE_ROOM}"
+    return f"the lock in {path} cannot be written: {error.strerror}"
 
 
 def _is_there(folder: int, fd: int) -> bool:

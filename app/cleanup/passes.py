@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from app.cleanup.chunks import Chunk
-from app.cleanup.disk import StoreRoot
+from app.cleanup.disk import FULL, MAKE_ROOM, StoreRoot
 from app.cleanup.items import ItemRow
 from app.cleanup.journal import Journal, RunTally
 from app.cleanup.lock import StoreLock
@@ -73,7 +73,7 @@ class RemovalPass:
     def go(self, round_no: int) -> int:
         """Removes the planned items of a round; returns how many left the directory.
 
-        Raises Interrupted, or StoreError when the store is not what it was.
+        Raises Interrupted, or StoreError when the store, or our own folder in it, is not what it was.
         """
         deps = self._deps
         before = deps.tally.removed_records
@@ -88,14 +88,22 @@ class RemovalPass:
                 self._prepare(quarantine, round_no, batch)
                 for chunk in batch:
                     deps.root.verify()
-                    wanted = self._judge(chunk, chunk.in_state("planned"))
+                    planned = chunk.in_state("planned")
+                    wanted = self._judge(chunk, planned)
                     if deps.interrupted():
                         raise Interrupted
                     self._act(quarantine, chunk, wanted)
+                    self._done += len(planned)  # what stays where it is is done with, too
+                    deps.progress(self._done)
                     deps.lock.beat()
                 self._sync()
+            deps.root.verify()
+        except Interrupted:
+            deps.root.verify()  # what it moved so far counts, too
+            raise
         except OSError as error:
-            raise StoreError(f"the run stopped: {deps.root.path}: {error.strerror}") from error
+            way_out = f"; {MAKE_ROOM}" if error.errno in FULL else ""
+            raise StoreError(f"the run stopped: {deps.root.path}: {error.strerror}{way_out}") from error
         finally:
             self._sync()
             deps.journal.turn("remove", (), deps.tally)
@@ -163,8 +171,6 @@ class RemovalPass:
             chunk.set(outcomes, deps.clock())
             deps.tally.count_all(wanted, outcomes)
             self._moved = True
-        self._done += len(wanted)
-        deps.progress(self._done)
 
     def _sync(self) -> None:
         """What the journal is about to call done must survive a power cut, too."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.cleanup.goals import Need, capacity_need, floor_need
-from app.cleanup.policy import REASONS, USE_KINDS, PolicySpec, Select
+from app.cleanup.policy import DIRTY_REASONS, REASONS, USE_KINDS, PolicySpec, Select
 from app.cleanup.ports import ATIME, CTIME, MTIME, NAME, RESTORED, SIZE, Batch, Row, Selection
 from app.cleanup.quantities import Age
 
@@ -38,7 +38,8 @@ class StoreFacts:
 
     `atime`: strictatime, relatime, noatime or unknown. `served_now`: models that a server of the store lists, None
     when no server could be asked; `last_served`: {model: epoch seconds it was last listed}. `derived`: records that may
-    have been computed behind wrong ones, when the store was judged last.
+    have been computed behind wrong ones, when the store was judged last. `engines`: (name, whether its GPU cache can be
+    reset) of those behind the store's servers; `open_episodes`: models whose caches an earlier run could not clean.
     """
 
     records: int
@@ -55,6 +56,8 @@ class StoreFacts:
     last_served: Mapping[str, float] = field(default_factory=dict)
     adapter_evicts: bool | None = None
     derived: int = 0
+    engines: tuple[tuple[str, bool | None], ...] = ()
+    open_episodes: frozenset[str] = frozenset()
 
 
 class Group(NamedTuple):
@@ -101,6 +104,7 @@ class Summary:
     freed_bytes: int
     limited: str | None
     by_model: dict[str, int]
+    dirty_models: frozenset[str] = frozenset()
 
 
 class Planner:
@@ -120,6 +124,7 @@ class Planner:
         self._by_reason: dict[str, Tally] = {}
         self._held_back: dict[str, Tally] = {}
         self._by_model: dict[str, int] = {}
+        self._dirty_models: set[str] = set()
         self._day, self._week = Tally(), Tally()
         self._limited: str | None = None
         self._need: Need | None = None
@@ -245,6 +250,8 @@ class Planner:
             self._freed += sum([-(-row[SIZE] // block) for row in rows]) * block
         if batch.model is not None:
             self._by_model[batch.model] = self._by_model.get(batch.model, 0) + len(rows)
+            if batch.reason in DIRTY_REASONS:
+                self._dirty_models.add(batch.model)
         if self.knows_use:
             self._count_recent_use(rows)
         yield Group(batch.cls, batch.reason, why, action, batch.device, rows)
@@ -362,41 +369,18 @@ class Planner:
             freed_bytes=self._freed,
             limited=self._limited,
             by_model=self._by_model,
+            dirty_models=frozenset(self._dirty_models),
         )
 
 
 def reason_key(why: str, cls: str, reason: str | None) -> str:
-    """Under what a record is counted: its reason where its class is why it goes, else the select kind."""
-    return reason or cls if why in REASONS or why == "derived" else why
+    """Under what a record is counted: its reason, or its class where it has none, where that is why it goes.
+
+    So are records that somebody picks by hand, who has to know what they are; all others under their select kind.
+    """
+    return reason or cls if why in REASONS or why in ("derived", "filter") else why
 
 
-@dataclass(frozen=True, slots=True)
-class PlanResult:
-    """A whole plan in memory, for small ones and for tests."""
-
-    groups: list[Group]
-    summary: Summary
-
-
-def make_plan(
-    batches: Iterable[Batch],
-    policy: PolicySpec,
-    facts: StoreFacts,
-    now: float,
-    held: Mapping[bytes, str] | None = None,
-) -> PlanResult:
-    """Plan over records in memory (each phase goes over all of them in the order it asks for)."""
-    everything = list(batches)
-
-    def source(selection: Selection) -> Iterable[Batch]:
-        if not selection.least_recent_first:
-            return everything
-        single = [(row, batch) for batch in everything for row in batch.rows]
-        if selection.by_age:
-            single.sort(key=lambda pair: (pair[0][MTIME], pair[0][NAME]))
-        else:
-            single.sort(key=lambda pair: (max(pair[0][ATIME], pair[0][MTIME]), pair[0][NAME]))
-        return [batch._replace(rows=[row]) for row, batch in single]
-
-    planner = Planner(policy, facts, now, held)
-    return PlanResult(list(planner.groups(source)), planner.summary())
+def counted_under(key: str, why: str, cls: str, reason: str | None) -> bool:
+    """Whether a record is among those that a key of `by_reason` (or a reason, or a select kind) stands for."""
+    return key in (reason, why, reason_key(why, cls, reason))

@@ -12,16 +12,17 @@ from typing import Any, cast
 
 from sqlalchemy import Table, delete, insert, select, update
 
-from app.cleanup.advice import check_use_is_visible, warnings_for
+from app.cleanup.advice import check_use_is_visible, in_the_way, warnings_for
 from app.cleanup.chunks import CHUNK, ChunkWriter
-from app.cleanup.disk import StoreRoot
+from app.cleanup.disk import store_root
+from app.cleanup.episodes import Episodes
 from app.cleanup.goals import Need
 from app.cleanup.plan import Planner, StoreFacts, Summary
 from app.cleanup.policy import PolicySpec
 from app.cleanup.policy_parsing import parse_filter_spec, parse_spec
 from app.cleanup.ports import Inventory
 from app.cleanup.quarantine import quarantined_bytes
-from app.cleanup.tables import CleanupRun, Plan, PlanChunk
+from app.cleanup.tables import CleanupRun, Plan, PlanChunk, PlanNames
 from app.clock import Clock
 from app.database import Database
 from app.errors import NotFound
@@ -44,6 +45,7 @@ class Serving:
     now: frozenset[str] | None
     last: Mapping[str, float]
     adapter_evicts: bool | None
+    engines: tuple[tuple[str, bool | None], ...] = ()  # (name, whether its GPU cache can be reset)
 
 
 class PlanMaker:
@@ -83,6 +85,8 @@ class PlanMaker:
         with self._db.write() as session:
             # A plan that was cut off half way is made again from the start.
             session.execute(delete(PlanChunk).where(PlanChunk.plan_id == plan_id))
+            session.execute(delete(PlanNames).where(PlanNames.plan_id == plan_id))
+            session.execute(update(Plan).where(Plan.id == plan_id).values(indexed_before=1))
         self._freshen(store_id, check_cancel, always_fresh)
         facts, root_inode = self._facts(store_id)
         check_use_is_visible(spec, facts.atime)
@@ -113,7 +117,7 @@ class PlanMaker:
                 update(Plan)
                 .where(Plan.id == plan_id)
                 .values(
-                    **_values(summary),
+                    **_values(summary, in_the_way(facts, summary)),
                     warnings=warnings_for(spec, facts, summary, now),
                     expires_at=now + EXPIRES_SECONDS,
                     scanned_at=facts.scanned_at,
@@ -134,7 +138,7 @@ class PlanMaker:
         store = self._fleet.store_target(store_id)
         totals = self._inventory.totals(store_id)
         serving = self._serving(store_id)
-        with StoreRoot(store.path) as root:
+        with store_root(self._inventory, store) as root:
             try:
                 space = root.space()
             except OSError:
@@ -154,6 +158,8 @@ class PlanMaker:
                 last_served=serving.last,
                 adapter_evicts=serving.adapter_evicts,
                 derived=totals.derived,
+                engines=serving.engines,
+                open_episodes=frozenset(e.model_name for e in Episodes(self._db, self._clock).open_of(store_id)),
             )
             return facts, root.inode
 
@@ -178,7 +184,7 @@ def spec_of(body: Mapping[str, Any]) -> PolicySpec:
     return parse_filter_spec(body) if "filter" in body else parse_spec(body)
 
 
-def _values(summary: Summary) -> dict[str, Any]:
+def _values(summary: Summary, obstacles: list[str]) -> dict[str, Any]:
     return {
         "records": summary.records,
         "bytes": summary.bytes,
@@ -194,12 +200,12 @@ def _values(summary: Summary) -> dict[str, Any]:
             "last_week": summary.used_last_week,
             "reason": summary.use_reason,
         },
-        "goal": None if summary.need is None else _goal(summary.need, summary.freed_bytes),
+        "goal": None if summary.need is None else _goal(summary.need, summary.freed_bytes, obstacles),
         "limited": summary.limited,
     }
 
 
-def _goal(need: Need, freed: int) -> dict[str, Any]:
+def _goal(need: Need, freed: int, obstacles: list[str]) -> dict[str, Any]:
     return {
         "kind": need.kind,
         "needed_bytes": need.bytes,
@@ -207,4 +213,5 @@ def _goal(need: Need, freed: int) -> dict[str, Any]:
         "planned_bytes": freed,
         "shortfall_bytes": max(need.bytes - freed, 0),
         "sentences": list(need.sentences),
+        "in_the_way": obstacles,
     }

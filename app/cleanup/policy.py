@@ -38,6 +38,12 @@ DIRTY_REASONS = frozenset({"other_layout", "declared", "long", "other_size", "de
 SPACE_KINDS = frozenset({"capacity", "free_space"})
 
 LAYOUT_CHANGE = "@layout-change"
+#: The filter that takes what `keep it safe` takes, but for unfinished writes: proven wrong, dead, or derived from wrong
+#: ones (C8); not the owners' three, which a policy has to name (C5).
+SAFE_FILTER: Mapping[str, str] = {
+    "class": "incompatible,unverified,corrupt,unreachable",
+    "reason": "other_layout,other_size,declared,derived,empty,short,long,legacy_name",
+}
 _CRON_NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -110,6 +116,19 @@ class PolicySpec:
         """The select item of a kind, if the policy has one."""
         return next((s for s in self.select if s.kind == kind), None)
 
+    @property
+    def takes_derived(self) -> bool:
+        """Whether all derived records (of a model, at most) are selected, by an item or by a filter."""
+        if self.item("derived") is not None:
+            return True
+        return (
+            self.filters is not None
+            and self.filters.keys() <= {"class", "reason", "model"}
+            and bool(self.filters.get("reason"))
+            and _matches(self.filters, "class", "unverified")
+            and _matches(self.filters, "reason", "derived")
+        )
+
     def reasons_of(self, cls: str) -> frozenset[str]:
         """Reasons of a class that the policy selects."""
         item = self.item(cls)
@@ -161,7 +180,11 @@ def in_blackout(blackouts: Sequence[Blackout], weekday: int, minute: int) -> boo
 
 
 def cron_of(schedule: str | None) -> str | None:
-    """The cron text of a schedule, with @daily and the like spelt out; None for by hand and @layout-change."""
-    if schedule is None or schedule == LAYOUT_CHANGE:
-        return None
-    return _CRON_NAMES.get(schedule, schedule)
+    """The cron text of a schedule, with @daily and the like spelt out; None for by hand and @layout-change alone."""
+    by_clock = (schedule or "").removesuffix(LAYOUT_CHANGE).strip()
+    return _CRON_NAMES.get(by_clock, by_clock) if by_clock else None
+
+
+def on_layout_change(schedule: str | None) -> bool:
+    """Whether a change of layout starts it, alone or beside its cron text (``0 4 * * * @layout-change``)."""
+    return schedule is not None and schedule.endswith(LAYOUT_CHANGE)

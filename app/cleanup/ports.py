@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from app.records.facts import FileFact
+from app.records.store_dir import StoreDirectory
 
 #: Why a record is held: an acceptance canary reads it back, or somebody restored it.
 CANARY, RESTORED = "canary", "restored"
@@ -59,7 +60,8 @@ class Selection:
 
     `classes`: {class: reasons or None for all}; None for every class but foreign. `filters`: the parameters of the
     records list. `unused_since_ns`: last use (or, with `by_age`, last write) before this. `least_recent_first` orders
-    by last use, or by last write with `by_age`; without it any order will do.
+    by last use, or by last write with `by_age`; without it any order will do. `hard_links`: those of more than one name
+    too, which are read as any other, but never taken.
     """
 
     classes: Mapping[str, frozenset[str] | None] | None = None
@@ -67,10 +69,16 @@ class Selection:
     unused_since_ns: int | None = None
     by_age: bool = False
     least_recent_first: bool = False
+    hard_links: bool = False
 
 
 class Inventory(Protocol):
     """The inventory of records, as cleanup uses it."""
+
+    def check_directory(self, store_id: int, directory: StoreDirectory) -> None:
+        """Raises StoreError where the directory at the store's path is not the one the last scan knew: nothing of it
+        may be planned, moved or written then."""
+        ...
 
     def totals(self, store_id: int) -> StoreTotals:
         """Totals of the last scan."""

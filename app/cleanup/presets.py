@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.cleanup.policy import DEFAULT_REASONS, LAYOUT_CHANGE, PolicySpec, Select
+from app.cleanup.policy import DEFAULT_REASONS, LAYOUT_CHANGE, SPACE_KINDS, PolicySpec, Select
 from app.cleanup.schemas import PresetView
 
 _SAFE_SELECT: list[dict[str, Any]] = [
@@ -24,10 +24,10 @@ def presets() -> list[PresetView]:
             title="Keep it safe",
             description="Takes what is proven wrong or of no use, and nothing else: records of another layout or "
             "another size, declared out of date, derived from wrong ones, damaged, unreachable, old unfinished writes. "
-            "Also runs when a layout changes. Everything waits seven days in quarantine.",
+            "Every night at 02:30, and whenever a layout changes. Everything waits seven days in quarantine.",
             policy={
                 "name": "Keep it safe",
-                "schedule": LAYOUT_CHANGE,
+                "schedule": f"30 2 * * * {LAYOUT_CHANGE}",
                 "timezone": "UTC",
                 "enabled": True,
                 "select": _SAFE_SELECT,
@@ -38,9 +38,10 @@ def presets() -> list[PresetView]:
         PresetView(
             id="keep_under_85",
             title="Keep it under 85 %",
-            description="When the file system is more than 85 % full, deletes the least recently used records until it "
-            "is 70 % full; wrong and damaged ones go first. Leaves alone what was read in the last 24 hours or written "
-            "in the last hour.",
+            description="Every 15 minutes. Wrong, damaged and unreachable records go at every run, however empty the "
+            "file system is; when it is more than 85 % full, the least recently used go too, until it is 70 % full. "
+            "Deletes for good; only records of another size wait in quarantine. Leaves alone what was written in the "
+            "last hour and, unless it is wrong, what was read in the last 24 hours.",
             policy={
                 "name": "Keep it under 85 %",
                 "schedule": "*/15 * * * *",
@@ -77,7 +78,10 @@ def presets() -> list[PresetView]:
 
 def describe(spec: PolicySpec) -> list[str]:
     """One sentence for each thing a policy takes, protects and is limited by."""
-    found = [_describe_select(s) for s in spec.select]
+    # Beside a goal of space the classes read as if they, too, waited for the disk to fill.
+    fills = any(s.kind in SPACE_KINDS for s in spec.select)
+    always = " at every run, however full the file system is" if fills else ""
+    found = [_describe_select(s, always) for s in spec.select]
     if spec.protect.accessed_within:
         found.append(f"Leaves records alone that were read in the last {spec.protect.accessed_within} (wrong ones go).")
     if spec.protect.written_within:
@@ -92,18 +96,21 @@ def describe(spec: PolicySpec) -> list[str]:
     if any(limits):
         found.append(f"Stops after {' or '.join(part for part in limits if part)}.")
     if spec.removal == "delete":
-        found.append("Deletes at once.")
+        waits = "other_size" in spec.reasons_of("incompatible")
+        size = "; only records of another size wait in quarantine" if waits else ""
+        found.append(f"Deletes at once, which cannot be undone{size}.")
     else:
         wait = f"for {spec.quarantine_for}" if spec.quarantine_for else "until somebody purges it"
         found.append(f"What is taken waits in quarantine {wait}.")
     return found
 
 
-def _describe_select(item: Select) -> str:
+def _describe_select(item: Select, always: str = "") -> str:
+    """`always` follows what is taken for what it is, not for its use."""
     if item.kind in DEFAULT_REASONS:
-        return f"Takes {item.kind} records ({', '.join(sorted(item.reasons))})."
+        return f"Takes {item.kind} records ({', '.join(sorted(item.reasons))}){always}."
     if item.kind == "derived":
-        return "Takes records that were computed behind wrong ones (derived)."
+        return f"Takes records that were computed behind wrong ones (derived){always}."
     if item.kind == "temporary":
         return f"Takes unfinished writes older than {item.age} that nobody holds open."
     if item.kind == "unused":

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.cleanup.disk import QUARANTINE, StoreRoot
+from app.cleanup.disk import QUARANTINE, StoreRoot, cannot_use, hold_quarantine
 from app.cleanup.items import ItemRow
 from app.errors import StoreError
 
@@ -67,7 +67,10 @@ class Manifest:
     def __init__(self, root: StoreRoot, folder: bytes, header: dict[str, Any]) -> None:
         root.quarantine()
         self._folder = root.folder(folder, create=True)
+        hold_quarantine(root, folder)
+        self._footing, self._name = root.footing, folder + b"/" + MANIFEST
         self._fd = os.open(MANIFEST, _WRITE, 0o644, dir_fd=self._folder)
+        self._footing.hold(self._name, self._fd)
         try:
             self._append(json.dumps({"tierkeeper_quarantine": VERSION, **header}))
             os.fsync(self._folder)
@@ -78,7 +81,8 @@ class Manifest:
     def add(self, items: Sequence[ItemRow]) -> None:
         """Durable when this returns."""
         if items:
-            records = [(_name_out(i.name), *i[2:7], *i[8:11]) for i in items]
+            names = _names_out([item.name for item in items])
+            records = [(name, *i[2:7], *i[8:11]) for name, i in zip(names, items, strict=True)]
             self._append(json.dumps(records, separators=(",", ":")))
 
     def _append(self, line: str) -> None:
@@ -89,6 +93,7 @@ class Manifest:
 
     def close(self) -> None:
         if self._fd >= 0:
+            self._footing.let_go(self._name)
             os.close(self._fd)
             self._fd = -1
 
@@ -147,6 +152,13 @@ def _json(line: bytes) -> Any:
         return None
 
 
+def _names_out(names: list[bytes]) -> Sequence[str | dict[str, str]]:
+    try:
+        return b"\0".join(names).decode("utf-8").split("\0")  # no name holds a zero byte: all of them in one go
+    except UnicodeDecodeError:
+        return [_name_out(name) for name in names]
+
+
 def _name_out(name: bytes) -> str | dict[str, str]:
     try:
         return name.decode("utf-8")
@@ -176,7 +188,7 @@ def list_folders(root: StoreRoot) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError(f"the quarantine of {root.path} cannot be read: {error.strerror}") from error
+        raise StoreError(cannot_use(root, QUARANTINE, error)) from error
     return sorted(name for name in os.listdir(found) if _FOLDER_NAME.fullmatch(name))
 
 
@@ -223,9 +235,12 @@ def remove_if_empty(root: StoreRoot, folder: str) -> bool:
     """Takes a folder away that holds nothing but its manifest. True when it is gone."""
     path = folder_path(folder)
     root.forget_folders()
+    if root.footing.lost:
+        return False  # whatever lies at its path now is not what we made
     try:
         if any(True for _ in _files(root, path)):
             return False
+        root.footing.let_go(path)
         _remove_directories(root, path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(MANIFEST, dir_fd=root.folder(path))

@@ -12,14 +12,18 @@ import ctypes
 import errno
 import os
 import stat
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from app.cleanup.disk import LOOK, StoreRoot, signed
 from app.cleanup.items import ItemRow
 from app.cleanup.openers import open_elsewhere
 
 _NO_LINKS_HERE = frozenset({errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 _RENAME_NOREPLACE = 1
+_KIND = stat.S_IFMT(0o177777)
 #: State of a file that was not to go but lies in quarantine all the same; its facts are not those of its item.
 LEFT_BEHIND = "left_behind"
 
@@ -33,8 +37,15 @@ class Outcome(NamedTuple):
     detail: str | None = None
 
 
+#: As `Outcome(…)`, without a call of Python's own for each record.
+_outcome = cast("Callable[[tuple[Any, ...]], Outcome]", partial(tuple.__new__, Outcome))
+
+
 def remove(root: StoreRoot, quarantine: bytes, item: ItemRow) -> Outcome:
-    """Moves one file into the quarantine folder (relative name), or deletes it by way of it. Never raises OSError."""
+    """Moves one file into the quarantine folder (relative name), or deletes it by way of it.
+
+    Never raises OSError; StoreError where a rename finds that the folder is not at its path any more.
+    """
     seq = item.seq
     try:
         parent, leaf = root.place(item.name)
@@ -47,26 +58,47 @@ def remove(root: StoreRoot, quarantine: bytes, item: ItemRow) -> Outcome:
             return Outcome(seq, why_not)
         if item.cls == "temporary" and open_elsewhere(fd):
             return Outcome(seq, "open", None, "a process holds it open")
-        try:
-            inside, _ = root.place(item.name, quarantine, create=True)
-            os.rename(leaf, leaf, src_dir_fd=parent, dst_dir_fd=inside)
-        except OSError as error:
-            return _no_entry(seq, error)
-        return _settle_moved(parent, inside, leaf, item, root.device)
+        inside, _ = root.place(item.name, quarantine, create=True)
+        os.rename(leaf, leaf, src_dir_fd=parent, dst_dir_fd=inside)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return _not_moved(root, parent, leaf, seq, error)
+        return _no_entry(seq, error)
     finally:
         os.close(fd)
+    return _settle_moved(parent, inside, leaf, item, root.device)
 
 
-def _settle_moved(parent: int, inside: int, leaf: bytes, item: ItemRow, device: int) -> Outcome:
-    """After the rename: what arrived must be what was meant, else it goes back."""
+def _not_moved(root: StoreRoot, parent: int, leaf: bytes, seq: int, error: OSError) -> Outcome:
+    """A rename that found one of its two ends absent: which? Raises StoreError where our own folder is gone."""
+    try:
+        os.stat(leaf, dir_fd=parent, follow_symlinks=False)
+    except OSError as gone:
+        return _no_entry(seq, gone)
+    root.verify()
+    return Outcome(seq, "failed", error.errno, "it is in place; a folder in quarantine that it was to go to is gone")
+
+
+def _settle_moved(
+    parent: int, inside: int, leaf: bytes, item: ItemRow, device: int, *, lay_there: bool = False
+) -> Outcome:
+    """After the rename: what arrived must be what was meant, else it goes back.
+
+    `lay_there`: the rename was some time ago, and people or backups may have read the file since.
+    """
     seq = item.seq
     try:
-        why_not = difference(os.stat(leaf, dir_fd=inside, follow_symlinks=False), item, device, moved=True)
+        found = os.stat(leaf, dir_fd=inside, follow_symlinks=False)
+        why_not = difference(found, item, device, moved=True)
+        if why_not == "used" and lay_there and found.st_atime_ns > found.st_ctime_ns:
+            why_not = None  # no engine looks into the quarantine: what counts is use until the rename, which set ctime
         if why_not is None:
             if item.action != "delete":
-                return Outcome(seq, "quarantined")
+                return _outcome((seq, "quarantined", None, None))
             os.unlink(leaf, dir_fd=inside)
-            return Outcome(seq, "deleted")
+            return _outcome((seq, "deleted", None, None))
+    except FileNotFoundError:
+        return Outcome(seq, "vanished", None, "somebody else deleted it from quarantine")
     except OSError as error:
         return Outcome(seq, LEFT_BEHIND, error.errno, f"in quarantine: {error.strerror}")
     try:
@@ -82,17 +114,20 @@ def _settle_moved(parent: int, inside: int, leaf: bytes, item: ItemRow, device: 
 def difference(found: os.stat_result, item: ItemRow, device: int, *, moved: bool = False) -> str | None:
     """Why a file is not (or no longer) the one that was planned; None when it is. A rename changes ctime: `moved`."""
     mode, inode, at, links, _, _, size = found[:7]
-    if not stat.S_ISREG(mode):
+    _, _, planned_size, mtime_ns, ctime_ns, atime_ns, planned_inode, planned_device = item[:8]
+    if mode & _KIND != stat.S_IFREG:
         return "not_regular"
     if links != 1:
         return "linked"
-    if at != device or device != item.device:
+    if at != device or device != planned_device:
         return "other_device"
-    if size != item.size or found.st_mtime_ns != item.mtime_ns or signed(inode) != item.inode:
+    if size != planned_size or found.st_mtime_ns != mtime_ns:
         return "changed"
-    if not moved and found.st_ctime_ns != item.ctime_ns:
+    if inode != planned_inode and signed(inode) != planned_inode:
         return "changed"
-    if found.st_atime_ns > item.atime_ns and item.respects_use:
+    if not moved and found.st_ctime_ns != ctime_ns:
+        return "changed"
+    if found.st_atime_ns > atime_ns and item.respects_use:
         return "used"
     return None
 
@@ -143,7 +178,8 @@ def _rename_without_overwriting(inside: int, parent: int, leaf: bytes) -> None:
 
 
 def restore(root: StoreRoot, quarantine: bytes, item: ItemRow, *, checked: bool = True) -> Outcome:
-    """Puts one quarantined file back: `restored`, `exists`, `vanished`, `changed` or `failed`. Never raises OSError.
+    """Puts one quarantined file back: `restored`, `exists`, `vanished`, `changed` or `failed`. Never raises OSError;
+    StoreError where the quarantine is not at its path any more.
 
     `checked`: only if it is still the file that was put there (not so for LEFT_BEHIND ones).
     """
@@ -153,6 +189,7 @@ def restore(root: StoreRoot, quarantine: bytes, item: ItemRow, *, checked: bool 
         if found is None:
             # A power cut can undo a rename that the journal took for done: then it never left.
             there = present is not None and same_file(present, item)
+            root.verify()  # a folder that was taken away meanwhile says nothing of its files
             return Outcome(item.seq, "restored" if there else "vanished")
         if checked and not same_file(found, item):
             return Outcome(item.seq, "changed", None, "what lies in quarantine is not what was put there")
@@ -170,10 +207,12 @@ def restore(root: StoreRoot, quarantine: bytes, item: ItemRow, *, checked: bool 
 
 
 def purge(root: StoreRoot, quarantine: bytes, item: ItemRow, *, checked: bool = True) -> Outcome:
-    """Deletes one quarantined file: `purged`, `vanished`, `changed` or `failed`. Never raises OSError."""
+    """Deletes one quarantined file: `purged`, `vanished`, `changed` or `failed`. Never raises OSError; StoreError where
+    the quarantine is not at its path any more."""
     try:
         found = look(root, item.name, quarantine)
         if found is None:
+            root.verify()
             return Outcome(item.seq, "vanished")
         if checked and not same_file(found, item):
             return Outcome(item.seq, "changed", None, "what lies in quarantine is not what was put there")
@@ -197,7 +236,7 @@ def settle(root: StoreRoot, quarantine: bytes, item: ItemRow) -> Outcome:
             os.unlink(leaf, dir_fd=inside)  # it was being put back
             return Outcome(item.seq, "in_place")
         parent, _ = root.place(item.name, create=True)
-        return _settle_moved(parent, inside, leaf, item, root.device)
+        return _settle_moved(parent, inside, leaf, item, root.device, lay_there=True)
     if present is not None:
         return Outcome(item.seq, "in_place" if same_file(present, item) else "changed")
     return Outcome(item.seq, "deleted" if item.action == "delete" else "vanished")
@@ -210,7 +249,7 @@ def sync_directory(fd: int) -> None:
 
 
 def _no_entry(seq: int, error: OSError) -> Outcome:
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    if error.errno in _ABSENT:
         return Outcome(seq, "vanished")
     if error.errno == errno.ELOOP:
         return Outcome(seq, "not_regular", error.errno, "a part of its path is a symbolic link")

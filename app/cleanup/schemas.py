@@ -59,7 +59,7 @@ class BlackoutView(ApiModel):
 
 
 class PolicyInput(InputModel):
-    """POST /policies. `schedule`: cron text, or `@layout-change`; null means by hand only."""
+    """POST /policies. `schedule`: cron text, `@layout-change`, or both in this order; null: by hand only."""
 
     name: str = Field(min_length=1, max_length=120)
     store_id: str
@@ -288,8 +288,13 @@ class RunView(WorkView):
     restored_records: int
     purged: Count
     purge_after: str | None
-    # On single runs only, not in lists.
+    # On single runs only, not in lists. What waits, by what it was when it was taken: its reason, else its class.
+    waiting_by_reason: dict[str, Count] | None = None
     hit_rate: HitRateAround | None = None
+
+
+#: Keys of a `SelectionInput.filter`.
+SELECTION_FILTERS = ("class", "reason", "why", "model", "salt", "q")
 
 
 class SelectionInput(InputModel):
@@ -328,6 +333,8 @@ class QuarantineEntry(ApiModel):
     bytes: int
     readable: bool
     reason: str | None
+    # What it was when it was taken: its reason, else its class. Null for runs of other panels.
+    by_reason: dict[str, Count] | None = None
 
 
 class QuarantineView(ApiModel):

@@ -9,11 +9,11 @@ from typing import Any
 
 from app.cleanup.dirty import model_of
 from app.cleanup.items import ItemRow
+from app.cleanup.schemas import SELECTION_FILTERS
 from app.errors import FieldError, InvalidInput
 from app.lmcache.object_keys import encode_model, parse_name
 from app.records.facts import display_name
 
-FILTERS = ("class", "reason", "why", "model", "salt", "q")
 #: Item ids are `i` and the number within the run; record ids are those of the inventory.
 _OWN_MARK = "i"
 
@@ -73,10 +73,10 @@ def selection_of(record_ids: Sequence[str] | None, filters: Mapping[str, str] | 
         found |= {"seqs": seqs, "record_ids": records}
     if filters is not None:
         for name in filters:
-            if name not in FILTERS:
-                near = difflib.get_close_matches(name, FILTERS, n=1, cutoff=0.0)[0]
+            if name not in SELECTION_FILTERS:
+                near = difflib.get_close_matches(name, SELECTION_FILTERS, n=1, cutoff=0.0)[0]
                 problems.append(
-                    FieldError(f"filter.{name}", f"is not one of {', '.join(FILTERS)}; the nearest is {near}")
+                    FieldError(f"filter.{name}", f"is not one of {', '.join(SELECTION_FILTERS)}; the nearest is {near}")
                 )
         found["filter"] = dict(filters)
     if problems:

@@ -18,6 +18,7 @@ from app.cleanup.chunks import CHUNK
 from app.cleanup.clients import HttpTierCalls
 from app.cleanup.execution import RunExecutor
 from app.cleanup.jobs import JobRunner
+from app.cleanup.past import past_of_name
 from app.cleanup.planning import PlanMaker
 from app.cleanup.ports import Inventory
 from app.cleanup.recovery import Recovery
@@ -108,9 +109,11 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
             owner=owner,
         )
         runner.register(WorkKind("plan", Plan, self._make_plan))
-        runner.register(WorkKind("cleanup", CleanupRun, runs.execute, self._recovery.recover_run))
-        runner.register(WorkKind("quarantine", QuarantineJob, jobs.execute, jobs.recover))
+        runner.register(WorkKind("cleanup", CleanupRun, runs.execute, self._recovery.recover_run, runs.ended))
+        runner.register(WorkKind("quarantine", QuarantineJob, jobs.execute, jobs.recover, jobs.ended))
         fleet.on_forget(self._forbid_forgetting)
+        if records is not None:
+            records.on_past(lambda store_id, name: past_of_name(db, store_id, name))
 
     def _forbid_forgetting(self, session: Session, kind: str, target_id: int) -> None:
         """A store whose files are being moved cannot be forgotten."""

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
 from app.cleanup.chunks import Chunk, chunks_holding, read_chunk, read_chunks
+from app.cleanup.plan import counted_under
 from app.cleanup.ports import Inventory
 from app.cleanup.schemas import ItemView
 from app.cleanup.views import item_view
@@ -92,7 +93,7 @@ class ServiceBase:
                 break
             rows = chunk.rows if state is None else chunk.in_state(state)
             for row in rows:
-                if row.seq <= after or (reason is not None and reason not in (row.reason, row.why)):
+                if row.seq <= after or (reason is not None and not counted_under(reason, row.why, row.cls, row.reason)):
                     continue
                 if len(found) == page_size:
                     return Page(items=found, next_page_token=encode_cursor(list_name, [last]))

@@ -15,7 +15,7 @@ from app.cleanup.service_base import ServiceBase
 from app.cleanup.tables import CleanupRun, Plan, Policy
 from app.cleanup.views import plan_view
 from app.errors import InvalidInput, NotFound
-from app.scheduling.runner import WorkContext, request_cancel
+from app.scheduling.runner import WorkContext
 from app.scheduling.schemas import Page
 
 
@@ -57,6 +57,12 @@ class PlanMethods(ServiceBase):
             raise InvalidInput.field(
                 "filter", 'say which records, for instance {"class": "corrupt"}; {"q": "@"} means all of them'
             )
+        for name, value in wanted.items():
+            # On a page an empty field means "any"; where records go it is more likely a variable that nobody set.
+            if name != "salt" and (value == [] or (isinstance(value, str) and not value.strip())):
+                raise InvalidInput.field(
+                    f"filter.{name}", "is empty, which would mean any; give a value, or leave it out if any is meant"
+                )
         if wanted.get("class") == "foreign":
             raise InvalidInput.field("filter.class", "foreign files are not this store's records and are never touched")
         stored: dict[str, Any] = {
@@ -134,7 +140,7 @@ class PlanMethods(ServiceBase):
     def cancel_plan(self, plan_id: int, *, actor: str) -> PlanView:
         """Asks a plan to stop being made. Raises NotFound."""
         self.get_plan(plan_id)
-        request_cancel(self._db, self._clock, Plan, plan_id)
+        self._runner.cancel("plan", plan_id)
         with self._db.write() as session:
             self._audit.record(session, actor=actor, action="plan.cancel", target_kind="plan", target_id=plan_id)
         return self.get_plan(plan_id)

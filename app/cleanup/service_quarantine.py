@@ -7,34 +7,34 @@ from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from app.cleanup.adoption import adopt
-from app.cleanup.disk import StoreRoot
+from app.cleanup.disk import store_root
 from app.cleanup.quarantine import Waiting, list_folders, measure
-from app.cleanup.recovery import Recovery
-from app.cleanup.schemas import QuarantineEntry, QuarantineJobView, QuarantineView, RunView, SelectionInput
-from app.cleanup.selection import selection_of
+from app.cleanup.schemas import Count, QuarantineEntry, QuarantineJobView, QuarantineView, RunView, SelectionInput
+from app.cleanup.selection import ItemFilter, selection_of
 from app.cleanup.service_base import ServiceBase
 from app.cleanup.tables import CleanupRun, QuarantineJob
 from app.cleanup.views import job_view
+from app.cleanup.waiting import waiting_kinds
 from app.clock import iso
 from app.errors import Conflict, NotFound
 from app.paging import decode_cursor, encode_cursor
-from app.scheduling.runner import owner_alive, request_cancel
 from app.scheduling.schemas import Page
-from app.scheduling.work import ACTIVE_STATES, INTERRUPTED, RUNNING
+from app.scheduling.work import ACTIVE_STATES, SUCCEEDED
 
 #: A restore or purge of a few thousand records is done when the answer leaves.
 INLINE_SECONDS = 5.0
 RETRY_SECONDS = 3600.0
+#: Where the last purge by the clock found files that are not those it was to purge (a copy of the store), nothing will
+#: have changed an hour later.
+RETRY_CHANGED_SECONDS = 86_400.0
 
 
 class QuarantineMethods(ServiceBase):
     """Part of CleanupService."""
-
-    _recovery: Recovery
 
     def restore(self, run_id: int, body: SelectionInput | None, *, actor: str) -> QuarantineJobView:
         """Puts records back, never over an existing name, and holds them. Small ones are done on return."""
@@ -46,13 +46,27 @@ class QuarantineMethods(ServiceBase):
 
     def _start_job(self, run_id: int, kind: str, body: SelectionInput | None, actor: str) -> QuarantineJobView:
         selection = selection_of(body.record_ids, body.filter) if body is not None else {}
-        self._end_dead_jobs(run_id)
+        self._runner.recover()
         job_id = self._queue_job(run_id, kind, selection, actor)
         future = self._runner.submit("quarantine", job_id)
         if future is not None:
             with contextlib.suppress(FutureTimeout):  # it goes on; the caller polls it
                 future.result(timeout=INLINE_SECONDS)
         return self.get_quarantine_job(job_id)
+
+    def waiting(self, run_id: int, body: SelectionInput | None = None) -> dict[str, Count]:
+        """What waits of a run (or what a restore of a selection would take), by what it was when it was taken.
+
+        Keys are reasons, or classes where there is none. Raises NotFound, InvalidInput.
+        """
+        selection = selection_of(body.record_ids, body.filter) if body is not None else {}
+        with self._db.read() as session:
+            run = session.get(CleanupRun, run_id)
+        if run is None:
+            raise NotFound.of("cleanup run", run_id)
+        if run.plan_id is None or not run.waiting_records:
+            return {}
+        return waiting_kinds(self._db, run.plan_id, ItemFilter.of(selection) if selection else None)
 
     def _queue_job(self, run_id: int, kind: str, selection: Mapping[str, Any], actor: str) -> int:
         with self._db.write() as session:
@@ -81,24 +95,6 @@ class QuarantineMethods(ServiceBase):
             )
             return job.id
 
-    def _end_dead_jobs(self, run_id: int) -> None:
-        """A command that was killed leaves a row that says it runs: settle it here, not only at the next serve."""
-        query = select(QuarantineJob.id, QuarantineJob.owner).where(
-            QuarantineJob.run_id == run_id, QuarantineJob.state == RUNNING
-        )
-        with self._db.read() as session:
-            rows = session.execute(query).all()
-        for job_id, owner in rows:
-            if owner == self._runner.owner or owner_alive(owner):
-                continue
-            self._recovery.recover_run(run_id)
-            with self._db.write() as session:
-                session.execute(
-                    update(QuarantineJob)
-                    .where(QuarantineJob.id == job_id, QuarantineJob.state == RUNNING)
-                    .values(state=INTERRUPTED, finished_at=self._clock(), error="the process that ran it is gone")
-                )
-
     def get_quarantine_job(self, job_id: int) -> QuarantineJobView:
         """Raises NotFound."""
         with self._db.read() as session:
@@ -126,7 +122,7 @@ class QuarantineMethods(ServiceBase):
     def cancel_quarantine_job(self, job_id: int, *, actor: str) -> QuarantineJobView:
         """Stops between two batches. Raises NotFound."""
         self.get_quarantine_job(job_id)
-        request_cancel(self._db, self._clock, QuarantineJob, job_id)
+        self._runner.cancel("quarantine", job_id)
         with self._db.write() as session:
             self._audit.record(
                 session, actor=actor, action="quarantine.cancel", target_kind="quarantine_job", target_id=job_id
@@ -145,7 +141,7 @@ class QuarantineMethods(ServiceBase):
             runs = {
                 run.folder: run for run in session.scalars(select(CleanupRun).where(CleanupRun.store_id == store_id))
             }
-        with StoreRoot(store.path) as root:
+        with store_root(self._inventory, store) as root:
             found: dict[str, list[Waiting]] = {}
             for folder in list_folders(root):
                 base = base_folder(folder)
@@ -155,6 +151,9 @@ class QuarantineMethods(ServiceBase):
         entries = [_entry(name, parts, runs.get(name)) for name, parts in sorted(found.items())]
         rest = [entry for entry in entries if entry.folder > after]
         shown = rest[:page_size]
+        for entry in shown:
+            if entry.run_id is not None:
+                entry.by_reason = self.waiting(int(entry.run_id))
         return QuarantineView(
             items=shown,
             next_page_token=encode_cursor(list_name, [shown[-1].folder]) if len(rest) > page_size else None,
@@ -169,7 +168,9 @@ class QuarantineMethods(ServiceBase):
         Raises NotFound, StoreError, Conflict (it is known here).
         """
         store = self._fleet.store_target(store_id)
-        run_id = adopt(self._db, self._clock, self._audit, store, folder, owner=self._runner.owner, actor=actor)
+        run_id = adopt(
+            self._db, self._clock, self._audit, self._inventory, store, folder, owner=self._runner.owner, actor=actor
+        )
         return self.get_run(run_id)
 
     def get_run(self, run_id: int) -> RunView:
@@ -178,7 +179,17 @@ class QuarantineMethods(ServiceBase):
     def purge_expired(self, now: float) -> int:
         """Purges what has waited for its policy's `quarantine_for`; returns how many jobs ended. For the scheduler."""
         # What could not be purged (its store is away) is tried again an hour later, not every minute.
-        tried = select(QuarantineJob.run_id).where(QuarantineJob.created_at > now - RETRY_SECONDS)
+        tried = select(QuarantineJob.run_id).where(
+            or_(
+                QuarantineJob.created_at > now - RETRY_SECONDS,
+                and_(
+                    QuarantineJob.created_at > now - RETRY_CHANGED_SECONDS,
+                    QuarantineJob.kind == "purge",
+                    QuarantineJob.state == SUCCEEDED,
+                    QuarantineJob.records == 0,
+                ),
+            )
+        )
         query = select(CleanupRun.id).where(
             CleanupRun.purge_after <= now,
             CleanupRun.waiting_records > 0,

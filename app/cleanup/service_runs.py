@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from app.cleanup.chunks import read_chunks
 from app.cleanup.hit_rate import around
-from app.cleanup.recovery import Recovery
+from app.cleanup.name_index import index_names
 from app.cleanup.schemas import EpisodeView, ItemView, RunView
 from app.cleanup.service_base import ServiceBase
 from app.cleanup.tables import CleanupEpisode, CleanupRun, Plan, Policy
 from app.cleanup.views import episode_view, item_view, run_view
+from app.cleanup.waiting import waiting_kinds
 from app.clock import iso
 from app.errors import Conflict, NotFound
-from app.scheduling.runner import owner_alive, request_cancel
 from app.scheduling.schemas import Page
-from app.scheduling.work import ACTIVE_STATES, INTERRUPTED, RUNNING, SUCCEEDED
+from app.scheduling.work import ACTIVE_STATES, SUCCEEDED
 from app.telemetry.service import TelemetryService
 
 #: Plans that nobody ran, and the records of runs, are kept this long (seconds).
@@ -31,7 +31,6 @@ RECORDS_SECONDS = 90 * 86_400.0
 class RunMethods(ServiceBase):
     """Part of CleanupService."""
 
-    _recovery: Recovery
     _telemetry: TelemetryService | None
 
     def start_run(self, plan_id: int, *, actor: str) -> RunView:
@@ -45,7 +44,7 @@ class RunMethods(ServiceBase):
             raise Conflict(f"plan {plan_id} is {plan.state}; only a finished plan can be run")
         if self._clock() > plan.expires_at:
             raise Conflict(f"plan {plan_id} expired at {iso(plan.expires_at)}: the store has changed since; plan again")
-        self._end_dead_runs(plan.store_id)
+        self._runner.recover()
         with self._db.write() as session:
             earlier = session.scalar(select(CleanupRun.id).where(CleanupRun.plan_id == plan_id).limit(1))
             if earlier is not None:
@@ -73,7 +72,7 @@ class RunMethods(ServiceBase):
             policy = session.get(Policy, policy_id)
         if policy is None:
             raise NotFound.of("policy", policy_id)
-        self._end_dead_runs(policy.store_id)
+        self._runner.recover()
         with self._db.write() as session:
             row = self._new_run(
                 session,
@@ -128,30 +127,13 @@ class RunMethods(ServiceBase):
         )
         return row
 
-    def _end_dead_runs(self, store_id: int) -> None:
-        """A command that was killed leaves a row that says it runs: settle it here, not only at the next serve."""
-        with self._db.read() as session:
-            rows = session.execute(
-                select(CleanupRun.id, CleanupRun.owner).where(
-                    CleanupRun.store_id == store_id, CleanupRun.state == RUNNING
-                )
-            ).all()
-        for run_id, owner in rows:
-            if owner == self._runner.owner or owner_alive(owner):
-                continue
-            self._recovery.recover_run(run_id)
-            with self._db.write() as session:
-                session.execute(
-                    update(CleanupRun)
-                    .where(CleanupRun.id == run_id, CleanupRun.state == RUNNING)
-                    .values(state=INTERRUPTED, finished_at=self._clock(), error="the process that ran it is gone")
-                )
-
     def get_run(self, run_id: int) -> RunView:
         """Raises NotFound."""
         with self._db.read() as session:
             row = self._run_row(session, run_id)
             view = self._run_view(session, row)
+        if row.plan_id is not None and row.waiting_records and row.state not in ACTIVE_STATES:
+            view.waiting_by_reason = waiting_kinds(self._db, row.plan_id)
         if self._telemetry is None or row.started_at is None or row.finished_at is None:
             return view
         try:
@@ -210,6 +192,10 @@ class RunMethods(ServiceBase):
             plan = None if plan_id is None else session.get(Plan, plan_id)
             return plan_id if plan is not None and plan.state == SUCCEEDED else None
 
+    def index_names(self, rest: Callable[[], None] = lambda: None) -> int:
+        """Makes it quick to ask which plans named a record; returns how many it took in. For the scheduler."""
+        return index_names(self._db, rest)
+
     def retire(self, now: float) -> int:
         """Forgets plans that were never run after a week, and the records of runs after the retention.
 
@@ -237,7 +223,7 @@ class RunMethods(ServiceBase):
     def cancel_run(self, run_id: int, *, actor: str) -> RunView:
         """Stops between two records; what is in quarantine stays there."""
         self.get_run(run_id)
-        request_cancel(self._db, self._clock, CleanupRun, run_id)
+        self._runner.cancel("cleanup", run_id)
         with self._db.write() as session:
             self._audit.record(
                 session, actor=actor, action="cleanup.cancel", target_kind="cleanup_run", target_id=run_id

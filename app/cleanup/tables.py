@@ -60,6 +60,8 @@ class Plan(WorkColumns, Base):
     # The directory the plan was made for; another one under the same path is not touched.
     root_device: Mapped[int | None] = mapped_column(BigInteger, default=None)
     root_inode: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    # Records with a number below this one are in `plan_names`.
+    indexed_before: Mapped[int] = mapped_column(default=1)
 
 
 class PlanChunk(Base):
@@ -82,6 +84,21 @@ class PlanChunk(Base):
     facts: Mapped[bytes] = mapped_column(LargeBinary)
     kinds: Mapped[list[list[str | None]]] = mapped_column(JSON)
     kind_of: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class PlanNames(Base):
+    """Which record of a plan has which name, for many records at once; see `app.cleanup.name_index`.
+
+    `entries`: sorted little-endian 64 bit numbers, the CRC-32 of a name above the record's number. Those of one bucket
+    have its number as their highest bits; a few records together are the bucket -1.
+    """
+
+    __tablename__ = "plan_names"
+
+    plan_id: Mapped[int] = mapped_column(ForeignKey("plan.id", ondelete="CASCADE"), primary_key=True)
+    bucket: Mapped[int] = mapped_column(primary_key=True)
+    first_seq: Mapped[int] = mapped_column(primary_key=True)
+    entries: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class PlanChunkState(Base):

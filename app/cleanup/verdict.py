@@ -22,11 +22,12 @@ class Ended:
     goal: Mapping[str, Any] | None
     waiting: Sequence[str] = ()
     closed_episodes: int = 0
+    left: Sequence[str] = ()  # what was not this run's to take, but has to be known
 
 
 def verdict_of(ended: Ended) -> tuple[str, list[str]]:
     """(verdict, sentences: why, and the way out)."""
-    notes = list(ended.waiting)
+    notes = [*ended.waiting, *ended.left]
     missed = _missed_goal(ended)
     if ended.failed:
         notes.append(f"{ended.failed} files could not be removed; the list says why. The rest went on without them.")
@@ -59,9 +60,10 @@ def _missed_goal(ended: Ended) -> str | None:
     must, planned = int(ended.goal.get("must_bytes", 0)), int(ended.goal["planned_bytes"])
     shortfall = int(ended.goal["shortfall_bytes"])
     if shortfall:
+        why = "; ".join(ended.goal.get("in_the_way", ())) or "see the plan's warnings"
         return (
-            f"The goal was not reached: {disk_size(shortfall)} more would have to go, but nothing else may "
-            "(see the plan's warnings). Purge quarantine, loosen protect, or add space."
+            f"The goal was not reached: {disk_size(shortfall)} more would have to go, but nothing else may: {why}. "
+            "Purge quarantine, loosen protect, or add space."
         )
     # Deletions are rounded up to blocks in the plan only: what was skipped is what can be missing.
     if ended.deleted_bytes < min(must, planned):

@@ -69,7 +69,7 @@ def counts(stored: Mapping[str, Any]) -> dict[str, Count]:
 def policy_view(
     row: Policy, spec: PolicySpec, *, store_name: str, last: CleanupRun | None, paused: bool, now: float
 ) -> PolicyView:
-    """A policy with its sentence, firings (none while paused) and last run."""
+    """A policy with its sentence, firings (none while paused) and last run. A paused schedule is not enabled."""
     cron = cron_of(row.schedule)
     upcoming = next_firings(cron, row.timezone, now) if cron is not None and row.enabled and not paused else []
     body = row.body
@@ -78,7 +78,7 @@ def policy_view(
         name=row.name,
         store_id=str(row.store_id),
         store_name=store_name,
-        enabled=row.enabled,
+        enabled=row.enabled and not paused,
         schedule=row.schedule,
         timezone=row.timezone,
         select=list(body["select"]),
@@ -233,7 +233,9 @@ def freed_note(measured: int, deleted: int) -> str:
     gap = measured - deleted
     if abs(gap) <= max(_NOISE, deleted // 20):
         return own
-    others = f"others {'freed' if gap > 0 else 'wrote'} about {disk_size(abs(gap))} meanwhile"
+    # The panel's database and the run's manifest may lie there, too.
+    who = "others" if gap > 0 else "others, or the panel's own files on this file system,"
+    others = f"{who} {'freed' if gap > 0 else 'wrote'} about {disk_size(abs(gap))} meanwhile"
     return f"{own}; {others}, so the difference says little of the run"
 
 

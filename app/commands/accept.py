@@ -14,15 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import httpx
 import yaml
 from pydantic import ValidationError
 
 from app.acceptance.own_prompts import as_prompts, json_lines, prompts_in
 from app.acceptance.schemas import AcceptanceRequest, ToleranceInput
 from app.commands.context import COMMAND_PRINCIPAL, command_services
-from app.errors import FieldError, InvalidInput, NotFound, TierkeeperError
+from app.commands.files import MOST_PROMPTS, read_named
+from app.commands.lists import numbers_of, parts_of
+from app.commands.option_names import naming_options
+from app.commands.remote_panel import RemotePanel, remote_panel
+from app.errors import FieldError, InvalidInput
+from app.printable import say
 from app.services import Services
+from app.settings import load_settings
+from app.wording import location
 
 EXIT_PASS, EXIT_NOT_PASSED, EXIT_TROUBLE = 0, 1, 3
 _EXIT = {
@@ -34,15 +40,8 @@ _EXIT = {
 }
 _ACTIVE = ("queued", "running")
 _WAIT_SECONDS = 20.0
+_CALL_SECONDS = 90.0
 _REPORTS = {".json": "json", ".xml": "xml", ".html": "html", ".md": "md"}
-
-
-class PanelUnreachable(TierkeeperError):
-    """The panel behind --url does not answer as a panel."""
-
-    status = 502
-    code = "panel_unreachable"
-    title = "The panel cannot be reached"
 
 
 @dataclass(frozen=True)
@@ -98,16 +97,27 @@ def accept(options: AcceptOptions) -> int:
         if options.second_engine is not None:
             body["second_engine_id"] = runs.engine_id(options.second_engine)
         _check(body)
-        run = _to_the_end(runs, runs.start(body))
+        with naming_options(option):
+            started = runs.start(body)
+        run = _to_the_end(runs, started)
         for path in options.report:
             _write(path, runs.report(run["id"], _REPORTS[path.suffix]))
     if options.as_json:
         print(json.dumps(run, indent=2))
     else:
-        print(one_line(run))
+        say(one_line(run))
         for reason in run["reasons"]:
-            print(f"  {reason}", file=sys.stderr)
+            say(f"  {reason}", file=sys.stderr)
+        where = link(options, run["id"])
+        if exit_status(run) != EXIT_PASS or not where.startswith("/"):
+            say(f"  the run: {where}", file=sys.stderr)
     return exit_status(run)
+
+
+def link(options: AcceptOptions, run_id: str) -> str:
+    """Where people see the run; only its path where this command does not know the panel's address."""
+    panel = options.url or (load_settings().public_url or "")
+    return f"{panel.rstrip('/')}/acceptance/runs/{run_id}"
 
 
 def exit_status(run: Mapping[str, Any]) -> int:
@@ -134,11 +144,11 @@ def request_body(options: AcceptOptions) -> dict[str, Any]:
         "remove_records": not options.keep_records,
     }
     if options.arms is not None:
-        body["arms"] = [a.strip() for a in options.arms.split(",") if a.strip()]
+        body["arms"] = parts_of("--arms", options.arms, "warm,external_l1")
     if options.mode is not None:
         body["mode"] = options.mode
     if options.lengths is not None:
-        body["lengths"] = _lengths(options.lengths)
+        body["lengths"] = numbers_of("--lengths", options.lengths, "63,64,65")
     if options.deadline is not None:
         body["deadline_seconds"] = options.deadline
     if options.request_timeout is not None:
@@ -153,25 +163,21 @@ def request_body(options: AcceptOptions) -> dict[str, Any]:
     return body
 
 
-def _lengths(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise InvalidInput.field("--lengths", f"{text!r} is not a list of numbers such as 63,64,65") from None
-
-
 def _tolerance(text: str) -> dict[str, float]:
     """``max_abs_nats=0.05,max_score_drop=0.1`` as the body's object; bounds are checked with the rest of it."""
     names = ", ".join(ToleranceInput.model_fields)
     found: dict[str, float] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        name, _, value = part.partition("=")
+    for part in parts_of("--tolerance", text, "max_abs_nats=0.05,max_score_drop=0.1"):
+        name, _, value = (piece.strip() for piece in part.partition("="))
         try:
-            found[name.strip()] = float(value)
+            number = float(value)
         except ValueError:
             raise InvalidInput.field("--tolerance", f"{part!r} is not NAME=NUMBER; names are {names}") from None
-        if name.strip() not in ToleranceInput.model_fields:
-            raise InvalidInput.field("--tolerance", f"{name.strip()!r} is none of {names}")
+        if name not in ToleranceInput.model_fields:
+            raise InvalidInput.field("--tolerance", f"{name!r} is none of {names}")
+        if name in found:
+            raise InvalidInput.field("--tolerance", f"{name!r} is given twice in {text!r}; give it once")
+        found[name] = number
     return found
 
 
@@ -180,10 +186,26 @@ def _check(body: Mapping[str, Any]) -> None:
         AcceptanceRequest.model_validate(body)
     except ValidationError as error:
         found = tuple(
-            FieldError(f"--{str(e['loc'][0]).replace('_', '-')}", f"{e['msg']} ({e['input']!r})"[:300])
-            for e in error.errors()
+            FieldError(option(str(location(e)[0])), f"{e['msg']} ({e['input']!r})"[:300]) for e in error.errors()
         )
         raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
+
+
+#: Fields of the request whose option has another name.
+_OPTIONS = {
+    "deadline_seconds": "--deadline",
+    "request_timeout_seconds": "--request-timeout",
+    "restart_hook_id": "--restart-hook",
+    "second_engine_id": "--second-engine",
+    "engine_id": "--engine",
+    "remove_records": "--keep-records",
+}
+
+
+def option(field: str) -> str:
+    """The option that sets this field of the request: ``tolerance.max_abs_nats`` is set by ``--tolerance``."""
+    name = field.split(".")[0].split("[")[0]
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:
@@ -192,10 +214,7 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
 
     Raises InvalidInput for a file that cannot be read or holds something else.
     """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput.field("--prompts", f"{path} cannot be read: {error}") from None
+    text = read_named(path, "--prompts", most=MOST_PROMPTS)
     if path.suffix in (".yaml", ".yml"):
         try:
             return as_prompts(yaml.safe_load(text), "--prompts")
@@ -215,7 +234,7 @@ def _to_the_end(runs: Runs, run: dict[str, Any]) -> dict[str, Any]:
         while run["state"] in _ACTIVE:
             run = runs.wait(run["id"], _WAIT_SECONDS)
     except KeyboardInterrupt:
-        print("cancelling the run …", file=sys.stderr)
+        say("cancelling the run …", file=sys.stderr)
         runs.cancel(run["id"])
         while run["state"] in _ACTIVE:
             run = runs.wait(run["id"], _WAIT_SECONDS)
@@ -232,13 +251,8 @@ def _write(path: Path, text: str) -> None:
 @contextmanager
 def _where(options: AcceptOptions) -> Iterator[Runs]:
     if options.url is not None:
-        headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
-        try:
-            client = httpx.Client(base_url=options.url.rstrip("/") + "/api/v1", headers=headers, timeout=90.0)
-        except (httpx.InvalidURL, ValueError) as error:
-            raise InvalidInput.field("--url", f"{options.url!r} is not an address: {error}") from None
-        with client:
-            yield _Remote(client)
+        with remote_panel(options.url, options.token, timeout=_CALL_SECONDS) as panel:
+            yield _Remote(panel)
     else:
         with command_services() as services:
             services.runner.start()
@@ -274,58 +288,22 @@ class _Local:
 class _Remote:
     """Runs at a panel, through its API."""
 
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
+    def __init__(self, panel: RemotePanel) -> None:
+        self._panel = panel
 
     def engine_id(self, name_or_id: str) -> str:
-        """A name wins over an id, as in every command."""
-        token: str | None = None
-        ids: set[str] = set()
-        while True:
-            params = {"page_size": "500", **({"page_token": token} if token else {})}
-            page = self._call("GET", "/engines", params=params).json()
-            for engine in page["items"]:
-                if engine["name"] == name_or_id:
-                    return str(engine["id"])
-                ids.add(engine["id"])
-            token = page["next_page_token"]
-            if token is None:
-                break
-        if name_or_id in ids:
-            return name_or_id
-        raise NotFound.of("engine", name_or_id)
+        return self._panel.find("/engines", "engine", name_or_id)
 
     def start(self, body: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("POST", "/acceptance-runs", json=body).json()
+        found: dict[str, Any] = self._panel.call("POST", "/acceptance-runs", json=body)
         return found
 
     def wait(self, run_id: str, seconds: float) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("GET", f"/acceptance-runs/{run_id}", params={"wait": str(seconds)}).json()
+        found: dict[str, Any] = self._panel.call("GET", f"/acceptance-runs/{run_id}", params={"wait": str(seconds)})
         return found
 
     def cancel(self, run_id: str) -> None:
-        self._call("POST", f"/acceptance-runs/{run_id}/cancel")
+        self._panel.call("POST", f"/acceptance-runs/{run_id}/cancel")
 
     def report(self, run_id: str, form: str) -> str:
-        return self._call("GET", f"/acceptance-runs/{run_id}/report.{form}").text
-
-    def _call(self, method: str, path: str, **given: Any) -> httpx.Response:
-        try:
-            answer = self._client.request(method, path, **given)
-        except httpx.HTTPError as error:
-            raise PanelUnreachable(f"the panel at {self._client.base_url} does not answer: {error}") from None
-        if answer.status_code < 400:
-            return answer
-        told = _problem(answer)
-        if answer.status_code == 404:
-            raise NotFound(told)
-        if answer.status_code in (400, 422):
-            raise InvalidInput(told)
-        raise PanelUnreachable(f"the panel answered {answer.status_code}: {told}")
-
-
-def _problem(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:300]
+        return self._panel.text(f"/acceptance-runs/{run_id}/report.{form}")

@@ -14,21 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import httpx
 from pydantic import ValidationError
 
 from app.benchmark.exports import FORMS as EXPORTS
 from app.benchmark.prompt_files import parse_prompts
 from app.benchmark.schemas import BenchmarkInput
-from app.commands.accept import PanelUnreachable
+from app.benchmark.verdict import Finding, by_kind
 from app.commands.context import COMMAND_PRINCIPAL, command_services
-from app.errors import FieldError, InvalidInput, NotFound
+from app.commands.files import MOST_PROMPTS, read_named
+from app.commands.lists import numbers_of
+from app.commands.remote_panel import RemotePanel, remote_panel
+from app.errors import FieldError, InvalidInput
+from app.printable import say, say_lines
 from app.services import Services
 
 EXIT_VALID, EXIT_INVALID, EXIT_TROUBLE = 0, 1, 3
 _EXIT = {"valid": EXIT_VALID, "invalid": EXIT_INVALID}
 _ACTIVE = ("queued", "running")
 _WAIT_SECONDS = 20.0
+_CALL_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
@@ -87,13 +91,14 @@ def bench(options: BenchOptions) -> int:
         print(json.dumps(run, indent=2))
     else:
         if tables:
-            print(tables)
-        print(one_line(run))
+            say_lines(tables)
+        say(one_line(run))
         if run["scope"] is not None and not tables:  # the tables begin with it
-            print(run["scope"]["sentence"])
-        for finding in run["findings"]:
-            if finding["severity"] != "note":
-                print(f"  {finding['severity']}: {finding['text']} {finding['fix']}".rstrip(), file=sys.stderr)
+            say(run["scope"]["sentence"])
+        for kind in by_kind(Finding(**finding) for finding in run["findings"]):
+            if kind[0].severity != "note":
+                more = f" (and {len(kind) - 1} more of this kind)" if len(kind) > 1 else ""
+                say(f"  {kind[0].told(more)}", file=sys.stderr)
     return exit_status(run)
 
 
@@ -108,11 +113,7 @@ def lookup_of(records: str | None, *, allow_fill: bool) -> dict[str, Any] | None
     """The `lookup` of a request from ``1000,10000``. Raises InvalidInput."""
     if records is None:
         return None
-    try:
-        counts = [int(part) for part in records.split(",") if part.strip()]
-    except ValueError:
-        raise InvalidInput.field("--records", f"{records!r} is not a list of numbers such as 1000,10000") from None
-    return {"records": counts, "allow_fill": allow_fill}
+    return {"records": numbers_of("--records", records, "1000,10000"), "allow_fill": allow_fill}
 
 
 def exit_status(run: Mapping[str, Any]) -> int:
@@ -130,10 +131,7 @@ def one_line(run: Mapping[str, Any]) -> str:
 
 def read_prompts(path: Path, *, limit: int) -> list[str]:
     """The first prompts of a file, as `parse_prompts` reads it. Raises InvalidInput for anything else."""
-    try:
-        raw = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput.field("--prompts-file", f"{path} cannot be read: {error}") from None
+    raw = read_named(path, "--prompts-file", most=MOST_PROMPTS)
     try:
         return parse_prompts(raw, limit=limit)
     except ValueError as error:
@@ -157,7 +155,7 @@ def _to_the_end(runs: Runs, run: dict[str, Any]) -> dict[str, Any]:
         while run["state"] in _ACTIVE:
             run = runs.wait(run["id"], _WAIT_SECONDS)
     except KeyboardInterrupt:
-        print("cancelling the run …", file=sys.stderr)
+        say("cancelling the run …", file=sys.stderr)
         runs.cancel(run["id"])
         while run["state"] in _ACTIVE:
             run = runs.wait(run["id"], _WAIT_SECONDS)
@@ -175,13 +173,8 @@ def _write(path: Path, pieces: Iterator[str]) -> None:
 @contextmanager
 def _where(options: BenchOptions) -> Iterator[Runs]:
     if options.url is not None:
-        headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
-        try:
-            client = httpx.Client(base_url=options.url.rstrip("/") + "/api/v1", headers=headers, timeout=90.0)
-        except (httpx.InvalidURL, ValueError) as error:
-            raise InvalidInput.field("--url", f"{options.url!r} is not an address: {error}") from None
-        with client:
-            yield _Remote(client)
+        with remote_panel(options.url, options.token, timeout=_CALL_SECONDS) as panel:
+            yield _Remote(panel)
     else:
         with command_services() as services:
             services.runner.start()
@@ -217,58 +210,22 @@ class _Local:
 class _Remote:
     """Runs at a panel, through its API."""
 
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
+    def __init__(self, panel: RemotePanel) -> None:
+        self._panel = panel
 
     def engine_id(self, name_or_id: str) -> str:
-        """A name wins over an id, as in every command."""
-        token: str | None = None
-        ids: set[str] = set()
-        while True:
-            params = {"page_size": "500", **({"page_token": token} if token else {})}
-            page = self._call("GET", "/engines", params=params).json()
-            for engine in page["items"]:
-                if engine["name"] == name_or_id:
-                    return str(engine["id"])
-                ids.add(engine["id"])
-            token = page["next_page_token"]
-            if token is None:
-                break
-        if name_or_id in ids:
-            return name_or_id
-        raise NotFound.of("engine", name_or_id)
+        return self._panel.find("/engines", "engine", name_or_id)
 
     def start(self, body: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("POST", "/benchmark-runs", json=body).json()
+        found: dict[str, Any] = self._panel.call("POST", "/benchmark-runs", json=body)
         return found
 
     def wait(self, run_id: str, seconds: float) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("GET", f"/benchmark-runs/{run_id}", params={"wait": str(seconds)}).json()
+        found: dict[str, Any] = self._panel.call("GET", f"/benchmark-runs/{run_id}", params={"wait": str(seconds)})
         return found
 
     def cancel(self, run_id: str) -> None:
-        self._call("POST", f"/benchmark-runs/{run_id}/cancel")
+        self._panel.call("POST", f"/benchmark-runs/{run_id}/cancel")
 
     def export(self, run_id: str, form: str) -> Iterator[str]:
-        yield self._call("GET", f"/benchmark-runs/{run_id}/export.{form}").text
-
-    def _call(self, method: str, path: str, **given: Any) -> httpx.Response:
-        try:
-            answer = self._client.request(method, path, **given)
-        except httpx.HTTPError as error:
-            raise PanelUnreachable(f"the panel at {self._client.base_url} does not answer: {error}") from None
-        if answer.status_code < 400:
-            return answer
-        told = _problem(answer)
-        if answer.status_code == 404:
-            raise NotFound(told)
-        if answer.status_code in (400, 413, 422):
-            raise InvalidInput(told)
-        raise PanelUnreachable(f"the panel answered {answer.status_code}: {told}")
-
-
-def _problem(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:300]
+        yield self._panel.text(f"/benchmark-runs/{run_id}/export.{form}")

@@ -21,6 +21,7 @@ from app.checks.views import finding_view
 from app.commands.check_remote import RemoteRequest, check_at_panel
 from app.commands.check_targets import engine_request, server_request
 from app.errors import InvalidInput
+from app.printable import say, say_lines
 
 _MARKS = {"fail": "FAIL", "warn": "warn", "unknown": "  ? ", "ok": " ok "}
 
@@ -103,7 +104,7 @@ def _at_panel(options: CheckOptions, request: RemoteRequest) -> int:
 
 def _silent(names: Sequence[str]) -> int:
     if names:
-        print(f"tierkeeper: no answer from {', '.join(names)}", file=sys.stderr)
+        say(f"tierkeeper: no answer from {', '.join(names)}", file=sys.stderr)
     return 3 if names else 0
 
 
@@ -141,15 +142,15 @@ def _print(views: Sequence[CheckView], options: CheckOptions) -> None:
         if item.verdict == "ok" and not options.all_verdicts:
             hidden += 1
             continue
-        print(f"{_MARKS[item.verdict]}  {item.title}  [{item.id}: {item.subject}]")
-        print(f"      {item.evidence}")
+        say(f"{_MARKS[item.verdict]}  {item.title}  [{item.id}: {item.subject}]")
+        say_lines(f"      {item.evidence}")
         if item.configured is not None or item.effective is not None:
             read = f" (read from {item.origin})" if item.origin else ""
-            print(f"      set: {item.configured or 'not told'}; in force: {item.effective or 'not told'}{read}")
+            say(f"      set: {item.configured or 'not told'}; in force: {item.effective or 'not told'}{read}")
         if item.fix:
-            print(f"      fix: {item.fix}")
+            say_lines(f"      fix: {item.fix}")
     if hidden:
-        print(f"{hidden} checks are ok (--all shows them)")
+        say(f"{hidden} checks are ok (--all shows them)")
 
 
 #: Of a kept finding only.

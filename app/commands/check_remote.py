@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import httpx
 
 from app.checks.schemas import CheckView
-from app.errors import InvalidInput, NotFound, TierkeeperError
+from app.commands.remote_panel import PanelUnreachable, RemotePanel, named_in, remote_panel
+from app.errors import NotFound
 from app.fleet.addresses import parse_address
 
 _ACTIVE = ("queued", "running")
 _LONGEST_SECONDS = 600.0
-
-
-class PanelUnreachable(TierkeeperError):
-    """The panel behind --url does not answer as a panel, or its run did not end well."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +34,11 @@ def check_at_panel(request: RemoteRequest, *, pause: float = 0.5) -> list[CheckV
 
     Raises InvalidInput, NotFound, PanelUnreachable.
     """
-    headers = {"Authorization": f"Bearer {request.token}"} if request.token else {}
-    try:
-        client = httpx.Client(base_url=request.url.rstrip("/") + "/api/v1", headers=headers, timeout=60.0)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise InvalidInput.field("--url", f"{request.url!r} is not an address: {error}") from None
-    with client:
-        return _check(_Panel(client), request, pause)
+    with remote_panel(request.url, request.token) as panel:
+        return _check(panel, request, pause)
 
 
-def _check(panel: _Panel, request: RemoteRequest, pause: float) -> list[CheckView]:
+def _check(panel: RemotePanel, request: RemoteRequest, pause: float) -> list[CheckView]:
     texts = {
         name: text
         for name in ("engine_log", "server_log", "environment", "commands")
@@ -59,7 +47,7 @@ def _check(panel: _Panel, request: RemoteRequest, pause: float) -> list[CheckVie
     if request.server is None and request.engine is None and texts:
         return [CheckView.model_validate(item) for item in panel.call("POST", "/checks/texts", json=texts)]
     targets = {
-        name: panel.find(path, kind, wanted)
+        name: _find(panel, path, kind, wanted)
         for name, path, kind, wanted in (
             ("server_id", "/servers", "server", request.server),
             ("engine_id", "/engines", "engine", request.engine),
@@ -78,57 +66,16 @@ def _check(panel: _Panel, request: RemoteRequest, pause: float) -> list[CheckVie
     return [CheckView.model_validate(item) for item in panel.items("/checks", targets)]
 
 
-class _Panel:
-    """A panel, through its API."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    def find(self, path: str, kind: str, wanted: str) -> str:
-        """A name wins over an id; an address is that of a registered target."""
-        known = list(self.items(path, {}))
-        for item in known:
-            if item["name"].casefold() == wanted.casefold():
-                return str(item["id"])
-        for item in known:
-            if item["id"] == wanted:
-                return wanted
-        if "://" in wanted:
-            key = parse_address(wanted, field=f"--{kind}", allow_link_local=True).key
-            for item in known:
-                if parse_address(item["url"], allow_link_local=True).key == key:
-                    return str(item["id"])
-            raise NotFound(
-                f"no {kind} of that panel has the address {wanted}; register it there, or leave out --url to look at "
-                "it from here"
-            )
-        raise NotFound.of(kind, wanted)
-
-    def items(self, path: str, params: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """All of a list."""
-        token: str | None = None
-        while True:
-            page = self.call(
-                "GET", path, params={**params, "page_size": "500", **({"page_token": token} if token else {})}
-            )
-            yield from page["items"]
-            token = page["next_page_token"]
-            if token is None:
-                return
-
-    def call(self, method: str, path: str, **given: Any) -> Any:
-        try:
-            answer = self._client.request(method, path, **given)
-            body = answer.json()
-        except httpx.HTTPError as error:
-            raise PanelUnreachable(f"the panel at {self._client.base_url} does not answer: {error}") from None
-        except ValueError:
-            raise PanelUnreachable(f"what answers at {self._client.base_url} is no panel") from None
-        if answer.status_code < 400:
-            return body
-        told = str(body.get("detail", body))[:500] if isinstance(body, dict) else str(body)[:500]
-        if answer.status_code == 404:
-            raise NotFound(told)
-        if answer.status_code in (400, 422):
-            raise InvalidInput(told)
-        raise PanelUnreachable(f"the panel answered {answer.status_code}: {told}")
+def _find(panel: RemotePanel, path: str, kind: str, wanted: str) -> str:
+    """The id of a target by its name, its id or its registered address. Raises NotFound, InvalidInput."""
+    known = list(panel.items(path))
+    if "://" not in wanted or any(item["name"].casefold() == wanted.casefold() for item in known):
+        return named_in(known, kind, wanted)
+    key = parse_address(wanted, field=f"--{kind}", allow_link_local=True).key
+    for item in known:
+        if parse_address(item["url"], allow_link_local=True).key == key:
+            return str(item["id"])
+    raise NotFound(
+        f"no {kind} of that panel has the address {wanted}; register it there, or leave out --url to look at "
+        "it from here"
+    )

@@ -13,19 +13,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import httpx
 from pydantic import ValidationError
 
 from app.cleanup.policy import DIRTY_REASONS
 from app.cleanup.schemas import FilterPlanInput
 from app.commands import plan_listing
-from app.commands.accept import PanelUnreachable
-from app.commands.context import COMMAND_PRINCIPAL, command_services
-from app.errors import Conflict, FieldError, InvalidInput, NotFound, TierkeeperError
-from app.services import Services
+from app.commands.clean_desks import LocalDesk, Panel, RemoteDesk
+from app.commands.context import command_services, keep_program
+from app.commands.option_names import naming_options
+from app.commands.remote_panel import remote_panel
+from app.errors import FieldError, InvalidInput, TierkeeperError
+from app.printable import say
+from app.settings import load_settings
 from app.sizes import disk_size
+from app.wiring import apply_targets_file
+from app.wording import location
 
 EXIT_DONE, EXIT_NOT_REACHED, EXIT_TROUBLE = 0, 1, 3
 _EXIT = {
@@ -37,6 +41,8 @@ _EXIT = {
 }
 _ACTIVE = ("queued", "running")
 _POLL_SECONDS = 0.2
+#: Names told of those that failed alike.
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -58,30 +64,6 @@ class CleanOptions:
     token: str | None = None
 
 
-class Panel(Protocol):
-    """Where the work is done: this process or a panel. Answers are as the API gives them."""
-
-    def policy_id(self, name_or_id: str) -> str: ...
-
-    def store_id(self, name_or_id: str) -> str: ...
-
-    def plan_policy(self, policy_id: str) -> dict[str, Any]: ...
-
-    def plan_filter(self, store_id: str, body: FilterPlanInput) -> dict[str, Any]: ...
-
-    def run_policy(self, policy_id: str) -> dict[str, Any]: ...
-
-    def run_plan(self, plan_id: str) -> dict[str, Any]: ...
-
-    def get_plan(self, plan_id: str) -> dict[str, Any]: ...
-
-    def get_run(self, run_id: str) -> dict[str, Any]: ...
-
-    def cancel(self, kind: str, work_id: str) -> None: ...
-
-    def plan_records(self, plan_id: str) -> Iterator[dict[str, Any]]: ...
-
-
 def plan(options: CleanOptions) -> int:
     """Makes a plan and prints it; returns the exit status: 0 made, 3 not made.
 
@@ -92,6 +74,8 @@ def plan(options: CleanOptions) -> int:
         made = _make_plan(panel, options)
         records = panel.plan_records(made["id"]) if made["state"] == "succeeded" else iter(())
         items = plan_listing.chosen(records, everything=options.everything)
+    if made["state"] != "succeeded":
+        say(f"plan {made['id']} ended {made['state']}: {made['error'] or 'no reason given'}", file=sys.stderr)
     if options.as_json:
         print(json.dumps({**made, "items": items}, indent=2))
     else:
@@ -102,11 +86,17 @@ def plan(options: CleanOptions) -> int:
 def clean(options: CleanOptions) -> int:
     """Runs a policy, a filter's plan, or a plan made before, and prints what came of it; returns the exit status.
 
+    Where no panel serves, nobody else purges what has waited in quarantine for its time: that is done first.
     0 succeeded or nothing to do, 1 insufficient or stopped at a limit, 3 failed, cancelled or interrupted. Raises as
     `plan`.
     """
     _check(options)
     with _where(options) as panel:
+        if due := panel.purge_due():
+            say(
+                f"purged first: the quarantine of {due} run{'' if due == 1 else 's'}, whose time was over",
+                file=sys.stderr,
+            )
         if options.plan is not None:
             run = panel.run_plan(options.plan)
         elif options.policy is not None:
@@ -117,6 +107,9 @@ def clean(options: CleanOptions) -> int:
                 raise TierkeeperError(f"plan {made['id']} ended {made['state']}: {made['error'] or 'no reason given'}")
             run = panel.run_plan(made["id"])
         run = _to_the_end(panel, "cleanup", run, panel.get_run)
+        warnings = panel.get_plan(run["plan_id"])["warnings"] if run["plan_id"] else ()
+    for warning in warnings:
+        say(f"warning: {warning}", file=sys.stderr)
     if options.as_json:
         print(json.dumps(run, indent=2))
     else:
@@ -132,6 +125,9 @@ def exit_status(run: Mapping[str, Any]) -> int:
 def _check(options: CleanOptions, *, may_run_a_plan: bool = True) -> None:
     ways = [("--policy", options.policy), ("--store", options.store), ("--plan", options.plan)]
     chosen = [name for name, value in ways if value]
+    for option, text in (*ways, *(("--filter", text) for text in options.filters)):
+        if text is not None and any("\ud800" <= c <= "\udfff" for c in text):
+            raise InvalidInput.field(option, f"{text!r} is not UTF-8 text")
     if options.policy and options.store:
         message = "a policy has a store of its own: leave --store out, or leave --policy out and give --filter"
         raise InvalidInput.field("--store", message)
@@ -153,6 +149,12 @@ def filter_body(options: CleanOptions) -> FilterPlanInput:
         name, mark, value = text.partition("=")
         if not mark or not name:
             raise InvalidInput.field("--filter", f"{text!r} is not written as name=value, such as class=corrupt")
+        if name in given:
+            message = (
+                f"{name!r} is given twice ({given[name]!r} and {value!r}): give it once, with commas between values "
+                "where it takes several, such as class=corrupt,unreachable"
+            )
+            raise InvalidInput.field("--filter", message)
         given[name] = value
     try:
         body: dict[str, Any] = {"filter": given, "removal": options.removal}
@@ -160,15 +162,25 @@ def filter_body(options: CleanOptions) -> FilterPlanInput:
             body["quarantine_for"] = None if options.quarantine_for == "ever" else options.quarantine_for
         return FilterPlanInput.model_validate(body)
     except ValidationError as error:
-        found = tuple(FieldError(f"--{e['loc'][0]}", f"{e['msg']} ({e['input']!r})"[:300]) for e in error.errors())
+        found = tuple(
+            FieldError(_option(str(location(e)[0])), f"{e['msg']} ({e['input']!r})"[:300]) for e in error.errors()
+        )
         raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
+
+
+def _option(field: str) -> str:
+    """``quarantine_for`` is ``--quarantine-for``; ``filter.class`` is ``--filter class``."""
+    name, _, part = field.partition(".")
+    return f"--{name.replace('_', '-')}{f' {part}' if part else ''}"
 
 
 def _make_plan(panel: Panel, options: CleanOptions) -> dict[str, Any]:
     if options.policy is not None:
         made = panel.plan_policy(panel.policy_id(options.policy))
     else:
-        made = panel.plan_filter(panel.store_id(options.store or ""), filter_body(options))
+        store_id, body = panel.store_id(options.store or ""), filter_body(options)
+        with naming_options(_option):
+            made = panel.plan_filter(store_id, body)
     return _to_the_end(panel, "plan", made, panel.get_plan)
 
 
@@ -183,194 +195,93 @@ def _to_the_end(panel: Panel, kind: str, work: dict[str, Any], look: Callable[[s
             if asked:
                 raise
             asked = True
-            print("cancelling …", file=sys.stderr)
+            say("cancelling …", file=sys.stderr)
             panel.cancel(kind, work["id"])
     return work
 
 
+def _records(number: int) -> str:
+    return f"{number} record{'' if number == 1 else 's'}"
+
+
 def _print_plan(made: Mapping[str, Any], items: list[Mapping[str, Any]]) -> None:
     if made["state"] != "succeeded":
-        print(f"plan {made['id']} {made['state']}: {made['error'] or ''}")
         return
-    print(f"plan {made['id']}: {made['records']} records, {disk_size(made['bytes'])} would go")
+    say(f"plan {made['id']}: {_records(made['records'])}, {disk_size(made['bytes'])} would go")
     for reason, count in sorted(made["by_reason"].items(), key=lambda pair: -pair[1]["bytes"]):
-        print(f"  {reason}: {count['records']} records, {disk_size(count['bytes'])}")
+        say(f"  {reason}: {_records(count['records'])}, {disk_size(count['bytes'])}")
     for reason, count in sorted(made["held_back"].items()):
-        print(f"  stays ({reason}): {count['records']} records, {disk_size(count['bytes'])}")
+        say(f"  stays ({reason}): {_records(count['records'])}, {disk_size(count['bytes'])}")
     if made["leaves"]:
         free = made["leaves"]["free_bytes"]
         told = "free space unknown" if free is None else f"{disk_size(free)} free"
-        print(f"  leaves {made['leaves']['records']} records, {disk_size(made['leaves']['bytes'])}; {told}")
+        say(f"  leaves {_records(made['leaves']['records'])}, {disk_size(made['leaves']['bytes'])}; {told}")
     width = shutil.get_terminal_size((plan_listing.WIDTH, 0)).columns
     for line in plan_listing.lines(items, made["records"], width=width - 2):
-        print(f"  {line}")
-    if DIRTY_REASONS & made["by_reason"].keys():
-        print("  a policy that takes derived records adds, while it runs, what was computed behind these")
+        say(f"  {line}")
+    if made["policy_id"] is not None and DIRTY_REASONS & made["by_reason"].keys():
+        say("  a policy that takes derived records adds, while it runs, what was computed behind these")
     for warning in made["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", file=sys.stderr)
     if made["records"]:
-        print(f"to carry it out until {made['expires_at']}: tierkeeper clean --plan {made['id']}")
+        say(f"to carry it out until {made['expires_at']}: tierkeeper clean --plan {made['id']}")
 
 
 def _print_run(run: Mapping[str, Any]) -> None:
     word = run["verdict"] or run["state"]
     freed = run["freed_bytes_measured"]
-    told = "" if freed is None else f", free space {'+' if freed >= 0 else '−'}{disk_size(abs(freed))}"
+    told = ""
+    if freed is not None and not run["deleted_bytes"]:
+        told = "; no space was freed (quarantine frees none)" if run["in_quarantine"]["records"] else ""
+    elif freed is not None:
+        change = "more" if freed >= 0 else "less"
+        whose = "others' writes and the panel's own files included"
+        told = f"; the file system has {disk_size(abs(freed))} {change} free than before, {whose}"
     removed = run["removed"]
-    print(f"{word}: run {run['id']} removed {removed['records']} records, {disk_size(removed['bytes'])}{told}")
+    say(f"{word}: run {run['id']} removed {_records(removed['records'])}, {disk_size(removed['bytes'])}{told}")
     for reason, count in sorted(run["by_reason"].items(), key=lambda pair: -pair[1]["bytes"]):
-        print(f"  {reason}: {count['records']} records, {disk_size(count['bytes'])}")
+        say(f"  {reason}: {_records(count['records'])}, {disk_size(count['bytes'])}")
     for reason, number in sorted(run["skipped"].items()):
-        print(f"  skipped ({reason}): {number}")
+        say(f"  skipped ({reason}): {number}")
     if run["in_quarantine"]["records"]:
-        print(f"  in quarantine: {run['in_quarantine']['records']} records, {run['quarantine_folder']}")
-    for item in run["failed"]:
-        print(f"failed: {item['name']!r}: {item['message']} (errno {item['errno']})", file=sys.stderr)
+        say(f"  in quarantine: {_records(run['in_quarantine']['records'])}, {run['quarantine_folder']}; {_purged(run)}")
+    for line in _failures(run):
+        say(line, file=sys.stderr)
     for note in (*run["notes"], *([run["error"]] if run["error"] and run["error"] not in run["notes"] else [])):
-        print(note, file=sys.stderr)
+        say(note, file=sys.stderr)
+
+
+def _failures(run: Mapping[str, Any]) -> Iterator[str]:
+    """What could not be removed, one line for each error: thousands of files of one kind fail alike."""
+    alike: dict[tuple[str, int | None], list[str]] = {}
+    for item in run["failed"]:
+        alike.setdefault((item["message"], item["errno"]), []).append(item["name"])
+    for (message, number), names in alike.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield f"failed: {message} (errno {number}): {', '.join(map(repr, names[:_NAMED]))}{more}"
+    if unnamed := run["failed_total"] - len(run["failed"]):
+        yield f"failed: {unnamed} more, which the list of the run's records has"
+
+
+def _purged(run: Mapping[str, Any]) -> str:
+    if run["purge_after"] is None:
+        return "kept until somebody purges it (on the run's page, or POST /api/v1/cleanup-runs/ID/purge)"
+    return f"purged after {run['purge_after']} by a panel that serves, else by the next tierkeeper clean"
 
 
 @contextmanager
 def _where(options: CleanOptions) -> Iterator[Panel]:
     if options.url is not None:
-        headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
-        try:
-            client = httpx.Client(base_url=options.url.rstrip("/") + "/api/v1", headers=headers, timeout=60.0)
-        except (httpx.InvalidURL, ValueError) as error:
-            raise InvalidInput.field("--url", f"{options.url!r} is not an address: {error}") from None
-        with client:
-            yield _Remote(client)
+        with remote_panel(options.url, options.token) as panel:
+            yield RemoteDesk(panel)
         return
-    with command_services() as services:
+    # What is declared needs no panel to have been here before: the manifest under deploy/ has none.
+    declared = load_settings().targets_file is not None
+    with command_services(create=declared) as services:
+        apply_targets_file(services)
+        keep_program()
         services.runner.start()
         try:
-            yield _Local(services)
+            yield LocalDesk(services)
         finally:
             services.runner.stop()
-
-
-class _Local:
-    """The data directory."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._cleanup = services.cleanup
-
-    def policy_id(self, name_or_id: str) -> str:
-        return str(self._cleanup.find_policy(name_or_id))
-
-    def store_id(self, name_or_id: str) -> str:
-        return str(self._services.fleet.find("store", name_or_id))
-
-    def plan_policy(self, policy_id: str) -> dict[str, Any]:
-        return self._cleanup.start_policy_plan(int(policy_id), actor=COMMAND_PRINCIPAL.actor).model_dump()
-
-    def plan_filter(self, store_id: str, body: FilterPlanInput) -> dict[str, Any]:
-        return self._cleanup.start_filter_plan(int(store_id), body, actor=COMMAND_PRINCIPAL.actor).model_dump()
-
-    def run_policy(self, policy_id: str) -> dict[str, Any]:
-        return self._cleanup.start_policy_run(int(policy_id), actor=COMMAND_PRINCIPAL.actor).model_dump()
-
-    def run_plan(self, plan_id: str) -> dict[str, Any]:
-        if not plan_id.isdecimal():
-            raise NotFound.of("plan", plan_id)
-        return self._cleanup.start_run(int(plan_id), actor=COMMAND_PRINCIPAL.actor).model_dump()
-
-    def get_plan(self, plan_id: str) -> dict[str, Any]:
-        return self._cleanup.get_plan(int(plan_id)).model_dump()
-
-    def get_run(self, run_id: str) -> dict[str, Any]:
-        return self._cleanup.get_run(int(run_id)).model_dump()
-
-    def plan_records(self, plan_id: str) -> Iterator[dict[str, Any]]:
-        token: str | None = None
-        while True:
-            page = self._cleanup.plan_records(int(plan_id), page_size=500, page_token=token)
-            yield from (item.model_dump(by_alias=True) for item in page.items)
-            token = page.next_page_token
-            if token is None:
-                return
-
-    def cancel(self, kind: str, work_id: str) -> None:
-        if kind == "plan":
-            self._cleanup.cancel_plan(int(work_id), actor=COMMAND_PRINCIPAL.actor)
-        else:
-            self._cleanup.cancel_run(int(work_id), actor=COMMAND_PRINCIPAL.actor)
-
-
-class _Remote:
-    """A panel, through its API."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    def policy_id(self, name_or_id: str) -> str:
-        return self._find("policies", "policy", name_or_id)
-
-    def store_id(self, name_or_id: str) -> str:
-        return self._find("stores", "store", name_or_id)
-
-    def plan_policy(self, policy_id: str) -> dict[str, Any]:
-        return self._call("POST", f"/policies/{policy_id}/plans")
-
-    def plan_filter(self, store_id: str, body: FilterPlanInput) -> dict[str, Any]:
-        return self._call("POST", f"/stores/{store_id}/plans", json=body.model_dump())
-
-    def run_policy(self, policy_id: str) -> dict[str, Any]:
-        return self._call("POST", f"/policies/{policy_id}/runs")
-
-    def run_plan(self, plan_id: str) -> dict[str, Any]:
-        return self._call("POST", f"/plans/{plan_id}/runs")
-
-    def get_plan(self, plan_id: str) -> dict[str, Any]:
-        return self._call("GET", f"/plans/{plan_id}")
-
-    def get_run(self, run_id: str) -> dict[str, Any]:
-        return self._call("GET", f"/cleanup-runs/{run_id}")
-
-    def cancel(self, kind: str, work_id: str) -> None:
-        self._call("POST", f"/{'plans' if kind == 'plan' else 'cleanup-runs'}/{work_id}/cancel")
-
-    def plan_records(self, plan_id: str) -> Iterator[dict[str, Any]]:
-        return self._items(f"/plans/{plan_id}/records")
-
-    def _items(self, path: str) -> Iterator[dict[str, Any]]:
-        """All of a list."""
-        token: str | None = None
-        while True:
-            params = {"page_size": "500", **({"page_token": token} if token else {})}
-            page = self._call("GET", path, params=params)
-            yield from page["items"]
-            token = page["next_page_token"]
-            if token is None:
-                return
-
-    def _find(self, path: str, kind: str, name_or_id: str) -> str:
-        """A name wins over an id, as in every command."""
-        ids: set[str] = set()
-        for item in self._items(f"/{path}"):
-            if item["name"] == name_or_id:
-                return str(item["id"])
-            ids.add(item["id"])
-        if name_or_id in ids:
-            return name_or_id
-        raise NotFound.of(kind, name_or_id)
-
-    def _call(self, method: str, path: str, **given: Any) -> dict[str, Any]:
-        try:
-            answer = self._client.request(method, path, **given)
-            body = answer.json()
-        except httpx.HTTPError as error:
-            raise PanelUnreachable(f"the panel at {self._client.base_url} does not answer: {error}") from None
-        except ValueError:
-            raise PanelUnreachable(f"what answers at {self._client.base_url} is no panel") from None
-        if answer.status_code < 400 and isinstance(body, dict):
-            return body
-        told = str(body.get("detail", body))[:500] if isinstance(body, dict) else str(body)[:500]
-        if answer.status_code == 404:
-            raise NotFound(told)
-        if answer.status_code in (400, 422):
-            raise InvalidInput(told)
-        if answer.status_code == 409:
-            raise Conflict(told)
-        raise PanelUnreachable(f"the panel answered {answer.status_code}: {told}")

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import structlog
 
 from app import data_dir
@@ -23,7 +24,7 @@ from app.acceptance.schemas import AcceptanceRequest
 from app.cleanup.schemas import FilterPlanInput, PolicyInput
 from app.commands.demo_history import seed_history
 from app.commands.serve import serve
-from app.errors import TierkeeperError
+from app.errors import InvalidInput, TierkeeperError
 from app.fleet.sandbox import SANDBOX_LABEL
 from app.fleet.schemas import EngineCreate, EnginePatch, ServerCreate, ServerPatch, StoreCreate
 from app.scheduling.work import ACTIVE_STATES
@@ -40,8 +41,19 @@ PATIENCE_SECONDS = 60.0
 REMOVED = "removed"
 
 
-def demo(settings: Settings) -> None:
-    """Serves the panel with a sandbox beside it until SIGTERM or SIGINT."""
+#: What the sandbox can be told to do wrong at its start: the component, and its faults (`app.sandbox.misbehaviour`).
+FAULTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "l2-garbage": ("server-0", {"l2_garbage": True}),
+    "reset-lies": ("engine-0", {"reset_lies": True}),
+    "stores-stuck": ("server-0", {"stores_stuck": True}),
+    "same-answers": ("engine-0", {"constant_answers": "numbers"}),
+}
+
+
+def demo(settings: Settings, *, fault: str | None = None) -> None:
+    """Serves the panel with a sandbox beside it until SIGTERM or SIGINT. Raises InvalidInput for an unknown fault."""
+    if fault is not None and fault not in FAULTS:
+        raise InvalidInput.field("--fault", f"{fault!r} is none of {', '.join(FAULTS)}")
     data_dir.prepare(settings.data_dir)
     if "poll_seconds" not in settings.model_fields_set:
         # Somebody who tries the panel wants to see it move.
@@ -52,9 +64,13 @@ def demo(settings: Settings) -> None:
         serve(settings)
         return
     child, facts = _start_sandbox(directory)
+    if fault is not None:
+        component, changes = FAULTS[fault]
+        httpx.post(f"{facts['control']}/{component}/misbehave", json=changes, trust_env=False).raise_for_status()
     served = threading.Event()
 
     def prepare(services: Services) -> None:
+        log.info("demo.sandbox", control=facts["control"], fault=fault)
         _prepare(services, facts)
         threading.Thread(
             target=_end_when_removed, args=(services, facts, child, directory, served), name="demo-sandbox", daemon=True

@@ -15,7 +15,7 @@ from app.checks.views import finding_view
 from app.errors import InvalidInput
 from app.launch.schemas import LaunchInput, LaunchView
 from app.launch.service import LaunchService
-from app.wording import json_trouble, sentence
+from app.wording import json_trouble, location, sentence
 
 FORMS = ("shell", "docker", "compose", "systemd")
 
@@ -109,7 +109,7 @@ def _body(options: LaunchOptions) -> LaunchInput:
         return LaunchInput.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InvalidInput.field(".".join(str(part) for part in first["loc"]), sentence(first)) from None
+        raise InvalidInput.field(".".join(str(part) for part in location(first)), sentence(first)) from None
 
 
 def _print(view: LaunchView, form: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from app.printable import printable
 from app.sizes import disk_size
 
 #: Records shown without --all.
@@ -49,4 +50,4 @@ def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
     what = item["class"] + (f"/{item['reason']}" if item["reason"] else "")
     used = max(item["accessed_at"], item["modified_at"])
     why = item["why"] + (" (delete)" if item["action"] == "delete" else "")
-    return item["name"], disk_size(item["size_bytes"]), what, why, used[:19] + "Z"
+    return printable(item["name"]), disk_size(item["size_bytes"]), what, why, used[:19] + "Z"

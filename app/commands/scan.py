@@ -13,15 +13,20 @@ import stat
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.clock import system_clock
+from app.disk_room import room
 from app.errors import InvalidInput, NotFound, TierkeeperError
+from app.printable import say
 from app.settings import Settings, load_settings
 from app.sizes import disk_size
 
+if TYPE_CHECKING:
+    from app.services import Services
 
-def scan_command(target: str, *, as_json: bool = False, gentle: bool = False) -> int:
+
+def scan_command(target: str, *, as_json: bool = False, gentle: bool = False, accept_directory: bool = False) -> int:
     """Scans and prints the summary; returns the exit status (0 succeeded, 3 otherwise).
 
     A target with a ``/`` (or that starts with ``.``) is a directory; else a store's name or id, and only where there is
@@ -30,13 +35,15 @@ def scan_command(target: str, *, as_json: bool = False, gentle: bool = False) ->
     if not target.strip():
         raise InvalidInput.field("STORE|DIRECTORY", "is empty (an unset variable?); name a store or a directory")
     if "/" in target or target.startswith("."):
+        _refuse_accepting(target, accept_directory)
         return _directory(target, as_json=as_json, gentle=gentle)
     from app.commands.context import NoDatabase
 
     try:
-        return _store(target, as_json=as_json, gentle=gentle)
+        return _store(target, as_json=as_json, gentle=gentle, accept_directory=accept_directory)
     except (NotFound, NoDatabase) as error:
         if Path(target).is_dir():
+            _refuse_accepting(target, accept_directory)
             return _directory(target, as_json=as_json, gentle=gentle)
         more = f" ({error.detail})" if isinstance(error, NoDatabase) else ""
         raise InvalidInput.field(
@@ -44,12 +51,21 @@ def scan_command(target: str, *, as_json: bool = False, gentle: bool = False) ->
         ) from None
 
 
-def _store(target: str, *, as_json: bool, gentle: bool) -> int:
+def _refuse_accepting(target: str, accept_directory: bool) -> None:
+    if accept_directory:
+        raise InvalidInput.field(
+            "--accept-directory", f"{target!r} is a directory; only a registered store is bound to one: name the store"
+        )
+
+
+def _store(target: str, *, as_json: bool, gentle: bool, accept_directory: bool) -> int:
     from app.commands.context import COMMAND_PRINCIPAL, command_services
     from app.scheduling.work import ACTIVE_STATES, SUCCEEDED
 
     with command_services() as services:
         store_id = services.fleet.find("store", target)
+        if accept_directory:
+            _accept(services, store_id)
         scan = services.records.start_scan(store_id, actor=COMMAND_PRINCIPAL.actor, gentle=gentle)
         while scan.state in ACTIVE_STATES:
             time.sleep(0.2)  # a running panel may have claimed it first
@@ -59,6 +75,17 @@ def _store(target: str, *, as_json: bool, gentle: bool) -> int:
         summary = services.records.summary(store_id).model_dump(mode="json", by_alias=True)
     _print(summary, as_json, title=target, seconds=scan.seconds, files=scan.files_seen)
     return 0
+
+
+def _accept(services: Services, store_id: int) -> None:
+    from app.commands.context import COMMAND_PRINCIPAL
+
+    before = services.records.directories.view(store_id)
+    if before.state != "another":
+        say("nothing to accept: no other directory lies at the store's path", file=sys.stderr)
+        return
+    services.records.directories.accept(store_id, before.found, actor=COMMAND_PRINCIPAL.actor)
+    say(f"accepted: the store is {before.found} now (device:inode), no longer {before.known}", file=sys.stderr)
 
 
 def _directory(target: str, *, as_json: bool, gentle: bool) -> int:
@@ -110,17 +137,20 @@ def _print(summary: dict[str, Any], as_json: bool, *, title: str, seconds: float
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
     took = f" in {seconds:.1f} s" if seconds is not None else ""
-    print(f"{title}: {summary['records']:,} records, {_size(summary['bytes'])} ({files:,} files seen{took})")
+    say(f"{title}: {summary['records']:,} records, {_size(summary['bytes'])} ({files:,} files seen{took})")
     rows = [(cls, count) for cls, count in summary["by_class"].items() if count["records"]]
     for cls, count in sorted(rows, key=lambda row: -row[1]["bytes"]):
-        print(f"  {cls:<14}{count['records']:>12,}  {_size(count['bytes']):>10}")
+        say(f"  {cls:<14}{count['records']:>12,}  {_size(count['bytes']):>10}")
     for reason, count in sorted(summary["by_reason"].items(), key=lambda row: -row[1]["records"]):
-        print(f"    {reason:<20}{count['records']:>12,}  {_size(count['bytes']):>10}")
-    room = summary["filesystem"]
-    if room["free_bytes"] is not None:
-        print(f"  free {_size(room['free_bytes'])} of {_size(room['total_bytes'])}")
+        say(f"    {reason:<20}{count['records']:>12,}  {_size(count['bytes']):>10}")
+    from app.records.schemas import FilesystemSummary
+
+    found = room(FilesystemSummary.model_validate(summary["filesystem"]))
+    if found is not None:
+        kept = f"; {_size(found.reserved)} more are reserved by the file system" if found.reserved else ""
+        say(f"  free {_size(found.free)} of {_size(found.whole)}, as df counts{kept}")
     for line in [*summary["alarms"], *(f"not readable: {name}" for name in summary["unreadable"])]:
-        print(f"  ! {line}")
+        say(f"  ! {line}")
 
 
 def _size(size: int | None) -> str:

@@ -15,6 +15,7 @@ from typing import TextIO
 import structlog
 import uvicorn
 
+from app.commands import heap
 from app.commands.stopping import REQUEST_GRACE_SECONDS, Deadline
 from app.errors import InvalidInput
 from app.main import create_app
@@ -22,6 +23,8 @@ from app.services import Services
 from app.settings import Settings
 from app.web.connections import ROOM, guarded
 from app.web.warm import warm_overview, warm_rest
+
+log = structlog.get_logger()
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
@@ -91,6 +94,18 @@ def _once_in_a_while(seconds: float = 600.0) -> Callable[[logging.LogRecord], bo
     return passes
 
 
+def tell_of_sandbox(services: Services) -> None:
+    """Says how to be rid of the sandbox's targets: only `demo` runs what is behind them, and this is no demo."""
+    targets = services.fleet.sandbox_targets()
+    if targets:
+        log.warning(
+            "serve.sandbox_not_running",
+            targets=[target.name for target in targets],
+            way_out="Settings → Targets → Remove the sandbox; or `tierkeeper demo` runs it again; or serve from "
+            "another data directory (TIERKEEPER_DATA_DIR)",
+        )
+
+
 def serve(settings: Settings, *, before_serving: Callable[[Services], None] | None = None) -> None:
     """Serves until SIGTERM or SIGINT. The URL and, when one was made, the sign-in are printed once it is reachable."""
     configure_logging(settings.log_level)
@@ -107,6 +122,8 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
             sign_in.append(f"Sign in as admin with the password {made_password} (shown only now)")
         if before_serving is not None:
             before_serving(services)
+        else:
+            tell_of_sandbox(services)
         warm_overview(app)
         threading.Thread(target=warm_rest, args=(app,), name="warm-pages", daemon=True).start()
 
@@ -117,6 +134,8 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             deadline.begin()
+            if app.state.streams is not None:
+                app.state.streams.close()  # else the server would wait for pages that are merely open
             super().handle_exit(sig, frame)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -128,6 +147,7 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
                 gc.freeze()
                 print("\n".join([f"Tierkeeper on {url}", *sign_in]), flush=True)
 
+    heap.settle()
     app = create_app(settings, url=url, on_ready=ready)
     protocol = guarded()
     config = uvicorn.Config(
@@ -145,11 +165,15 @@ def serve(settings: Settings, *, before_serving: Callable[[Services], None] | No
     # uvicorn raises the signal that ended it once more when all is closed: by then there is nothing left to do.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
+    ended = threading.Event()
+    threading.Thread(target=heap.keep_small, args=(ended,), name="heap", daemon=True).start()
     try:
         server.run(sockets=[sock])
     except SystemExit:
         if app.state.startup_error is None:
             raise
+    finally:
+        ended.set()
     if app.state.startup_error is not None:
         raise app.state.startup_error
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from app.clock import system_clock
+from app.commands.files import MOST_CONFIG, read_named
 from app.errors import InvalidInput
 from app.lmcache.client import LMCacheClient
+from app.printable import say
 from app.sizing.schemas import SizingInput, SizingView
 from app.sizing.service import SizingService
-from app.wording import json_trouble, sentence
+from app.wording import json_trouble, location, sentence
 
 GIB = 2**30
+_MOST_GIB = 2**30  # an EiB
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def size_command(options: SizeOptions) -> int:
 def _body(options: SizeOptions) -> SizingInput:
     if (options.contexts is None) != (options.tokens is None):
         raise InvalidInput.field("--contexts", "goes with --tokens: so many contexts of so many tokens each")
+    _unused(options)
     model: dict[str, Any] = {
         "kv_cache_dtype": options.kv_cache_dtype,
         "tensor_parallel": options.tensor_parallel,
@@ -79,10 +82,10 @@ def _body(options: SizeOptions) -> SizingInput:
     else:
         raise InvalidInput.field("--config", "give --config FILE, --server, or --bytes-per-token")
     tiers = {
-        "l0_bytes": _gib(options.l0_gib),
+        "l0_bytes": _gib("--l0-gib", options.l0_gib),
         "l0_tokens": options.l0_tokens,
-        "l1_bytes": _gib(options.l1_gib),
-        "l2_bytes": _gib(options.l2_gib),
+        "l1_bytes": _gib("--l1-gib", options.l1_gib),
+        "l2_bytes": _gib("--l2-gib", options.l2_gib),
     }
     body: dict[str, Any] = {
         "model": model,
@@ -102,7 +105,20 @@ def _body(options: SizeOptions) -> SizingInput:
         return SizingInput.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InvalidInput.field(".".join(str(part) for part in first["loc"]), sentence(first)) from None
+        raise InvalidInput.field(".".join(str(part) for part in location(first)), sentence(first)) from None
+
+
+def _unused(options: SizeOptions) -> None:
+    """Refuses what would be given and not looked at."""
+    source = "--config" if options.config is not None else "--server" if options.server is not None else None
+    if options.bytes_per_token is not None and source is not None:
+        text = f"{options.bytes_per_token} is not used beside {source}, which tells it; give one of them"
+        raise InvalidInput.field("--bytes-per-token", text)
+    if options.tokens_per_second is not None and options.retention_seconds is None:
+        text = f"{options.tokens_per_second:g} goes with --retention-days: it says how much is kept so long"
+        raise InvalidInput.field("--tokens-per-second", text)
+    if options.unordered and options.contexts is None:
+        raise InvalidInput.field("--unordered", "goes with --contexts and --tokens, whose order it tells")
 
 
 def _of_address(options: SizeOptions, body: SizingInput) -> SizingView:
@@ -148,43 +164,45 @@ def _of_names(options: SizeOptions, body: SizingInput) -> SizingView:
 
 
 def _config(path: str) -> Any:
+    text = read_named(path, "--config", most=MOST_CONFIG)
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
         return json.loads(text)
-    except OSError as error:
-        raise InvalidInput.field("--config", f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput.field("--config", f"{path} {json_trouble(error)}") from None
 
 
-def _gib(value: float | None) -> int | None:
-    return None if value is None else int(value * GIB)
+def _gib(option: str, value: float | None) -> int | None:
+    if value is None:
+        return None
+    if not 0 <= value <= _MOST_GIB:
+        raise InvalidInput.field(option, f"{value:g} is not between 0 and {_MOST_GIB:,} GiB")
+    return int(value * GIB)
 
 
 def _print(view: SizingView) -> None:
     model = view.model
-    print(f"{model.name or 'model'} ({model.source})")
-    print(f"  {model.bytes_per_token:,} bytes a token, {model.rank_bytes_per_token:,} on one rank")
+    say(f"{model.name or 'model'} ({model.source})")
+    say(f"  {model.bytes_per_token:,} bytes a token, {model.rank_bytes_per_token:,} on one rank")
     if model.state_bytes_per_request:
-        print(f"  {model.state_bytes_per_request:,} bytes of state a request; N = {model.block_tokens} tokens")
+        say(f"  {model.state_bytes_per_request:,} bytes of state a request; N = {model.block_tokens} tokens")
     for note in model.notes:
-        print(f"  note: {note}")
+        say(f"  note: {note}")
     for tier in view.tiers:
-        print(f"{tier.tier}: {tier.tokens:,} tokens; {tier.sentence}")
-    print(f"chunk size: {view.chunk.suggested} ({view.chunk.why})")
+        say(f"{tier.tier}: {tier.tokens:,} tokens; {tier.sentence}")
+    say(f"chunk size: {view.chunk.suggested} ({view.chunk.why})")
     if view.chunk.given_fits is False:
-        print(f"  the present one, {view.chunk.given}, does not fit the block size")
+        say(f"  the present one, {view.chunk.given}, does not fit the block size")
     if view.l1 is not None:
         size = "none" if view.l1.suggested_bytes is None else f"{view.l1.suggested_bytes / GIB:.2f} GiB"
-        print(f"L1: {size} ({view.l1.why})")
+        say(f"L1: {size} ({view.l1.why})")
     if view.disk is not None:
         size = (
             "not known"
             if view.disk.bytes is None
             else f"{view.disk.bytes / 1e9:,.1f} GB in {view.disk.records:,} files"
         )
-        print(f"disk: {size} ({view.disk.why})")
+        say(f"disk: {size} ({view.disk.why})")
     for item in view.break_even:
-        print(f"{item.path} ({item.bytes_per_second / 1e9:.2f} GB/s, {item.origin}): {item.sentence}")
+        say(f"{item.path} ({item.bytes_per_second / 1e9:.2f} GB/s, {item.origin}): {item.sentence}")
     for missing in view.missing:
-        print(f"missing: {missing}")
+        say(f"missing: {missing}")

@@ -17,7 +17,9 @@ from pydantic import BaseModel, ValidationError
 from app.commands.context import COMMAND_PRINCIPAL, command_services
 from app.errors import InvalidInput
 from app.fleet.schemas import EngineCreate, EngineView, ServerCreate, ServerView, StoreCreate, StoreView
+from app.printable import printable, say
 from app.services import Services
+from app.wording import location
 
 Kind = Literal["server", "engine", "store"]
 KINDS: tuple[Kind, ...] = ("server", "engine", "store")
@@ -76,7 +78,7 @@ def add(options: AddOptions, *, as_json: bool = False) -> None:
             values: dict[str, Any] = {"path": options.address, "name": options.name, "labels": labels}
             values |= {"server_ids": ids or None, "server_path": options.server_path, "confirm": options.confirm}
             view = services.fleet.create_store(_body(StoreCreate, values), actor=actor)
-    print(view.model_dump_json() if as_json else f"{options.kind} {view.id}: {view.name}")
+    print(view.model_dump_json() if as_json else printable(f"{options.kind} {view.id}: {view.name}"))
 
 
 def show(kind: Kind | None, *, as_json: bool = False) -> None:
@@ -92,7 +94,7 @@ def show(kind: Kind | None, *, as_json: bool = False) -> None:
         for view in views:
             where = view.path if isinstance(view, StoreView) else view.url
             labels = " ".join(f"{k}={v}" for k, v in sorted(view.labels.items()))
-            print(f"{each} {view.id}\t{view.name}\t{where}\t{labels}".rstrip())
+            print("\t".join(map(printable, (f"{each} {view.id}", view.name, where, labels))).rstrip())
 
 
 def forget(kind: Kind, name: str) -> None:
@@ -106,7 +108,7 @@ def forget(kind: Kind, name: str) -> None:
             services.fleet.delete_engine(ident, actor=actor)
         else:
             services.fleet.delete_store(ident, actor=actor)
-    print(f"{kind} {ident} forgotten")
+    say(f"{kind} {ident} forgotten")
 
 
 def _all(services: Services, kind: Kind) -> list[Any]:
@@ -148,5 +150,5 @@ def _body(model: type[BaseModel], values: dict[str, Any]) -> Any:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "ADDRESS"
+        option = "--" + str(location(first)[0]).replace("_", "-") if location(first) else "ADDRESS"
         raise InvalidInput.field("ADDRESS" if option in ("--url", "--path") else option, first["msg"]) from None

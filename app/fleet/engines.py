@@ -294,6 +294,7 @@ def _view(row: Engine, live: EngineLive, now: float) -> EngineView:
         entered_facts=row.entered_facts,
         entered_facts_valid=valid,
         load=live.load,
+        in_process=live.in_process,
         warnings=[*live.warnings, *tls_warnings(tls)],
         last_error=live.last_error,
         polled_at=iso(live.polled_at),

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from app.fleet.load_schemas import DiskView, EngineLoadView, ServerLoadView
+from app.fleet.load_schemas import DiskView, EngineLoadView, InProcessView, ServerLoadView
 from app.fleet.schemas import (
     CrossCheckView,
     EngineFactsView,
@@ -19,6 +19,7 @@ from app.fleet.schemas import (
     L1View,
     L2View,
     LayoutView,
+    LightView,
     PrefixCacheView,
 )
 
@@ -33,11 +34,13 @@ class ServerLive:
     http_up: bool | None = None
     engine_up: bool | None = None
     engines_registered: int | None = None
+    lights: tuple[LightView, ...] = ()
     version: str | None = None
     instance_id: str | None = None
     process_start: float | None = None
     restarted_at: float | None = None
     chunk_size: int | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
     l1: L1View = field(default_factory=lambda: L1View(reason="not polled yet"))
     hit_rate: HitRateView = field(default_factory=lambda: HitRateView(reason="not polled yet"))
     hit_rate_check: CrossCheckView = field(default_factory=CrossCheckView)
@@ -75,6 +78,7 @@ class EngineLive:
     facts: EngineFactsView = field(default_factory=EngineFactsView)
     warnings: tuple[str, ...] = ()
     load: EngineLoadView = field(default_factory=EngineLoadView)
+    in_process: InProcessView | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
@@ -53,13 +53,16 @@ class ServerLoadView(_Load):
 
 class EngineLoadView(_Load):
     """An engine's API process since its poll before, and the mean time of its look-ups in the cache (at
-    `looked_up_at`)."""
+    `looked_up_at`). `prefill_tokens_per_second` (prompt tokens that it computed itself) and `decode_tokens_per_second`
+    (tokens of one answer) are means since its start, null until it has answered something."""
 
     seconds: float | None = None
     cpu_cores: float | None = None
     resident_bytes: int | None = None
     lookup_seconds: float | None = None
     looked_up_at: str | None = None
+    prefill_tokens_per_second: float | None = None
+    decode_tokens_per_second: float | None = None
 
 
 class DiskView(_Load):
@@ -75,3 +78,27 @@ class DiskView(_Load):
     requests: float | None = None
     busy_ratio: float | None = None
     reason: str | None = "not looked at yet"
+
+
+class InProcessView(_Load):
+    """LMCache inside an engine, by its ``lmcache:*`` series. Tokens, keys and bytes; those of the window are
+    `hit_tokens`, `lookup_tokens` and `hit_rate`, the others are since the engine's start or what is held now.
+
+    `state`: value, no_traffic, or unknown with `reason`. `check`: whether vLLM's own count of what its connector
+    supplied agrees (agree, disagree, unknown).
+    """
+
+    state: Literal["value", "no_traffic", "unknown"] = "unknown"
+    hit_rate: float | None = None
+    hit_tokens: int | None = None
+    lookup_tokens: int | None = None
+    window_seconds: float | None = None
+    reason: str | None = None
+    check: Literal["agree", "disagree", "unknown"] = "unknown"
+    check_reason: str | None = None
+    stored_tokens: int | None = None
+    evicted_keys: int | None = None
+    cpu_bytes: int | None = None
+    disk_bytes: int | None = None
+    remote_bytes: int | None = None
+    healthy: bool | None = None

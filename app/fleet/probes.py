@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from app.errors import TargetError
-from app.fleet.addresses import Address
-from app.fleet.schemas import ProbeView
+from app.errors import InvalidInput, TargetError
+from app.fleet.addresses import Address, parse_address
+from app.fleet.probe_schemas import ProbeView
 from app.lmcache.client import LMCacheClient
+from app.lmcache.in_process_metrics import IN_PROCESS_CONNECTORS, MULTIPROC_MISSING
 from app.lmcache.metrics import ServerMetrics
 from app.lmcache.status import ServerStatus
 from app.vllm.client import VLLMClient
@@ -21,11 +23,14 @@ from app.wire.tls import SYSTEM, Tls
 
 T = TypeVar("T")
 LMCACHE_HTTP_PORT = 8080
+ENGINE_PORT = 8000
+#: As many addresses of a coordinator's cache servers are suggested.
+MOST_SUGGESTED = 20
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Each call's answer, or None; `errors` says why not, by call."""
+    """Each call's answer, or None; `errors` says why not, by call. `members`: what a coordinator lists (host, port)."""
 
     greeting: str | None = None
     status: ServerStatus | None = None
@@ -35,6 +40,7 @@ class Findings:
     model_names: tuple[str, ...] = ()
     engine_metrics: EngineMetrics | None = None
     facts: EngineFacts | None = None
+    members: tuple[tuple[str, int], ...] | None = None
     errors: Mapping[str, TargetError] = field(default_factory=dict)
 
 
@@ -59,11 +65,12 @@ async def find(address: Address, *, api_key: str | None, headers: Mapping[str, s
         status, version, metrics = await asyncio.gather(
             ask("/status", server.status), ask("/version", server.version), ask("/metrics", server.metrics)
         )
-        engine_version, models, engine_metrics, facts = await asyncio.gather(
+        engine_version, models, engine_metrics, facts, members = await asyncio.gather(
             ask("/version (vLLM)", engine.version),
             ask("/v1/models", engine.models),
             ask("/metrics (vLLM)", engine.metrics),
             ask("/server_info", engine.server_info),
+            ask("/instances", server.instances),
         )
     return Findings(
         greeting=greeting,
@@ -74,6 +81,7 @@ async def find(address: Address, *, api_key: str | None, headers: Mapping[str, s
         model_names=tuple(card.root or card.id for card in models or ()),
         engine_metrics=engine_metrics,
         facts=facts,
+        members=members,
         errors=errors,
     )
 
@@ -82,14 +90,8 @@ def judge(address: Address, found: Findings) -> ProbeView:
     """What it is, and what to enter. Pure."""
     if found.status is not None or (found.greeting or "").startswith("LMCache HTTP"):
         return _lmcache(address, found)
-    if "oordinator" in (found.greeting or ""):
-        return _view(
-            address,
-            "lmcache_coordinator",
-            "An LMCache coordinator",
-            "A coordinator holds no cache: enter the HTTP address of each of its cache servers (by default port 8080).",
-            evidence=[f"GET / names itself {found.greeting!r}"],
-        )
+    if found.members is not None or "oordinator" in (found.greeting or ""):
+        return _coordinator(address, found)
     engine = found.engine_metrics is not None and found.engine_metrics.any_vllm_series
     if engine or (found.engine_version is not None and found.model_names):
         return _engine(address, found)
@@ -101,7 +103,7 @@ def judge(address: Address, found: Findings) -> ProbeView:
             "Only the Prometheus port of an LMCache server",
             "Metrics are served here, but no /status. The panel needs the server's HTTP front end: start it with "
             f"`lmcache server` (it listens on port {LMCACHE_HTTP_PORT} by default) and enter that address.",
-            suggested_url=instead,
+            suggested_urls=[instead] if instead else [],
             evidence=["/metrics holds lmcache_mp series", _error(found, "/status")],
         )
     return _nothing_known(address, found)
@@ -135,29 +137,79 @@ def _lmcache(address: Address, found: Findings) -> ProbeView:
     )
 
 
+def _coordinator(address: Address, found: Findings) -> ProbeView:
+    """It has neither ``/`` nor ``/status``: its list of cache servers is what tells it, and what to enter instead."""
+    listed = [_member(address, host, port) for host, port in found.members or ()]
+    urls = list(dict.fromkeys(url for url in listed if url is not None))
+    if urls:
+        detail = "A coordinator holds no cache: enter each of its cache servers."
+    else:
+        detail = (
+            "A coordinator holds no cache: enter the HTTP address of each of its cache servers "
+            f"(by default port {LMCACHE_HTTP_PORT}). None is registered with it at the moment."
+        )
+    evidence = [f"GET / names itself {found.greeting!r}"] if found.greeting else []
+    if found.members is not None:
+        count = len(found.members)
+        evidence.append(f"GET /instances lists {count} cache server{'s' * (count != 1)}")
+    return _view(
+        address,
+        "lmcache_coordinator",
+        "An LMCache coordinator",
+        detail,
+        suggested_urls=urls[:MOST_SUGGESTED],
+        evidence=evidence,
+    )
+
+
+def _member(address: Address, host: str, port: int) -> str | None:
+    """A cache server as its coordinator tells it; one that registered with "this host" runs beside the coordinator."""
+    try:
+        here = ipaddress.ip_address(host)
+        if here.is_loopback or here.is_unspecified:
+            host = address.host
+        shown = f"[{host}]" if ":" in host else host
+    except ValueError:
+        shown = host
+    try:
+        return parse_address(f"http://{shown}:{port}").url
+    except InvalidInput:
+        return None
+
+
 def _engine(address: Address, found: Findings) -> ProbeView:
     metrics, facts = found.engine_metrics, found.facts
-    in_process = bool(metrics and metrics.in_process)
-    lookups = metrics is not None and metrics.lookup_seconds_count is not None
     connector = facts.kv_connector if facts is not None else None
+    own_series = bool(metrics and metrics.in_process)
+    inside = own_series or connector in IN_PROCESS_CONNECTORS
+    lookups = metrics is not None and metrics.lookup_seconds_count is not None
     evidence = ["/metrics holds vllm series"] if metrics is not None and metrics.any_vllm_series else []
     if connector:
         evidence.append(f"/server_info names the KV connector {connector!r}")
     if lookups:
         evidence.append("/metrics holds look-ups of an LMCache server")
-    detail = "A vLLM engine: add it as an engine."
-    if in_process:
+    if own_series:
         evidence.append("/metrics holds lmcache series of its own")
-        detail += " LMCache runs inside it, not as a cache server: L1 and its disk tier cannot be watched from here."
-    elif not connector and not lookups:
+    detail = "A vLLM engine: add it as an engine."
+    kind, title = "vllm", "A vLLM engine"
+    if inside:
+        kind, title = "vllm_in_process", "A vLLM engine with LMCache inside it"
+        detail += (
+            " LMCache runs inside it, not as a cache server: there is no server to add, and its disk tier cannot be "
+            "watched from here."
+        )
+        if not own_series:
+            detail += f" {MULTIPROC_MISSING}"
+    elif connector or lookups:
+        kind, title = "vllm_with_connector", "A vLLM engine with a KV connector"
+    else:
         detail += " No KV connector can be seen; without one it does not use the cache server."
     if facts is None:
         detail += " Dev mode is off, so its prefix cache cannot be reset (VLLM_SERVER_DEV_MODE=1 opens that)."
-    with_connector = bool(connector) or lookups or in_process
     return _view(
         address,
-        "vllm_with_connector" if with_connector else "vllm",
-        "A vLLM engine with a KV connector" if with_connector else "A vLLM engine",
+        kind,
+        title,
         detail,
         version=found.engine_version,
         model_names=list(dict.fromkeys(found.model_names)),
@@ -179,13 +231,25 @@ def _nothing_known(address: Address, found: Findings) -> ProbeView:
         }
         detail = f"{hints[first.kind]} It can be added all the same and is shown as unreachable until it answers."
         return _view(address, "nothing", "Nothing answers there", detail, evidence=[first.detail])
+    instead = [url for port in (LMCACHE_HTTP_PORT, ENGINE_PORT) if (url := _with_port(address, port)) is not None]
+    if first is not None and "ZeroMQ" in first.detail:
+        return _view(
+            address,
+            "lmcache_message_port",
+            "The message port of an LMCache server",
+            "Engines talk to the cache server here (ZeroMQ); HTTP on it would stop the server, so none was sent. "
+            f"Enter its HTTP port, by default {LMCACHE_HTTP_PORT}.",
+            suggested_urls=[url for url in instead if url.endswith(f":{LMCACHE_HTTP_PORT}")],
+            evidence=[first.detail],
+        )
     evidence = [f"{call}: {error.detail}" for call, error in list(found.errors.items())[:4]]
     return _view(
         address,
         "other",
         "Something else answers there",
-        "It is neither an LMCache server nor a vLLM engine. A cache server's HTTP port is 8080 by default, an engine's "
-        "is 8000.",
+        f"It is neither an LMCache server nor a vLLM engine. A cache server's HTTP port is {LMCACHE_HTTP_PORT} by "
+        f"default, an engine's is {ENGINE_PORT}.",
+        suggested_urls=instead,
         evidence=evidence,
     )
 
@@ -204,6 +268,7 @@ def _with_port(address: Address, port: int) -> str | None:
 
 
 def _view(address: Address, kind: str, title: str, detail: str, **more: Any) -> ProbeView:
+    suggested = more.pop("suggested_urls", [])
     return ProbeView.model_validate(
         {
             "url": address.url,
@@ -212,7 +277,8 @@ def _view(address: Address, kind: str, title: str, detail: str, **more: Any) -> 
             "detail": detail,
             "model_names": [],
             "register_as": None,
-            "suggested_url": None,
+            "suggested_url": next(iter(suggested), None),
+            "suggested_urls": suggested,
             "evidence": [],
             **more,
         }

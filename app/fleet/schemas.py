@@ -10,15 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from app.fleet.load_schemas import DiskView, EngineLoadView, ServerLoadView
+from app.fleet.load_schemas import DiskView, EngineLoadView, InProcessView, ServerLoadView
 from app.shapes import ApiModel, InputModel
 
 HealthState = Literal["healthy", "degraded", "unhealthy", "unreachable", "unknown"]
 HitRateState = Literal["value", "no_traffic", "unknown"]
 StoreKind = Literal["lmcache_fs"]
-ProbeKind = Literal[
-    "lmcache_http", "lmcache_prometheus_only", "lmcache_coordinator", "vllm", "vllm_with_connector", "other", "nothing"
-]
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=120)]
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -26,8 +23,6 @@ Secret = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
 Labels = Annotated[dict[str, str], Field(max_length=32)]
 Headers = Annotated[dict[str, str], Field(max_length=32)]
 PathText = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-
-
 CaText = Annotated[str, StringConstraints(min_length=1, max_length=200_000)]
 
 
@@ -46,8 +41,19 @@ class TlsView(ApiModel):
 # ---- servers ----
 
 
+class LightView(ApiModel):
+    """One of a cache server's four lights with its own reason. `value` null: not known. `since`: when it became so, as
+    far as the panel has watched; of the data path the time of the run or canary that tells it."""
+
+    name: Literal["http_up", "engine_up", "engines_registered", "data_path"]
+    value: bool | None
+    reason: str
+    since: str | None = None
+
+
 class HealthView(ApiModel):
-    """A target's state and the lights behind it. A light that is null is not known; the reason says why."""
+    """A target's state and the lights behind it. A light that is null is not known; the reason says why. `lights` are
+    those of a cache server, each with its reason and since."""
 
     state: HealthState
     reason: str
@@ -56,6 +62,7 @@ class HealthView(ApiModel):
     engine_up: bool | None = None
     engines_registered: int | None = None
     data_path_proven_at: str | None = None
+    lights: list[LightView] = Field(default_factory=list)
 
 
 class L1View(ApiModel):
@@ -157,6 +164,7 @@ class ServerView(ApiModel):
     started_at: str | None = None
     restarted_at: str | None = None
     chunk_size: int | None = None
+    settings: dict[str, object] = Field(default_factory=dict)  # what it was started with: what acceptance rests on
     health: HealthView
     l1: L1View
     hit_rate: HitRateView
@@ -214,10 +222,14 @@ class L0View(ApiModel):
 
 
 class PrefixCacheView(ApiModel):
-    """Token hit rates over the window: local (L0) of all prompt tokens, external (L1, L2) of the tokens asked for."""
+    """Token hit rates over the window: local (L0) of all prompt tokens, external (L1, L2) of the tokens asked for.
+    `external_share`, `recomputed_share`: tokens from L1 and L2, and those no tier had, of all prompt tokens: with
+    `local_hit_rate` they make 1, and they are what pages show."""
 
     local_hit_rate: float | None = None
     external_hit_rate: float | None = None
+    external_share: float | None = None
+    recomputed_share: float | None = None
     window_seconds: float | None = None
     reason: str | None = None
 
@@ -261,6 +273,7 @@ class EngineView(ApiModel):
     preemptions: int | None
     prefix_cache: PrefixCacheView
     load: EngineLoadView = Field(default_factory=EngineLoadView)
+    in_process: InProcessView | None = None  # null where LMCache does not run inside this engine
     reset_available: bool | None
     reset_reason: str | None = None
     connector: bool | None = None
@@ -312,10 +325,12 @@ class EnginePatch(InputModel):
 
 
 class FilesystemView(ApiModel):
-    """The file system below a store, as last seen. Stores with one `device` share its room."""
+    """The file system below a store, as last seen, counted as df does: what is neither used nor free (to a plain user)
+    is reserved. Stores with one `device` share its room."""
 
     total_bytes: int | None = None
     free_bytes: int | None = None
+    used_bytes: int | None = None
     inodes_free: int | None = None
     device: int | None = None
 
@@ -363,30 +378,3 @@ class StorePatch(InputModel):
     temp_dir: PathText | None = None
     labels: Labels | None = None
     confirm: bool = False
-
-
-# ---- probes ----
-
-
-class ProbeRequest(InputModel):
-    """POST /probes."""
-
-    url: Url
-    api_key: Secret | None = None
-    headers: Headers = Field(default_factory=dict)
-    tls_verify: bool = True
-    tls_ca: CaText | None = None
-
-
-class ProbeView(ApiModel):
-    """What answers at an address and what to enter. `register_as` is null when nothing there can be registered."""
-
-    url: str
-    kind: ProbeKind
-    title: str
-    detail: str
-    version: str | None = None
-    model_names: list[str]
-    register_as: Literal["server", "engine"] | None
-    suggested_url: str | None
-    evidence: list[str]

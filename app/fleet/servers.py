@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -26,7 +27,7 @@ from app.fleet.context import (
 )
 from app.fleet.live import ServerLive
 from app.fleet.naming import check_headers, check_labels, check_name, check_secret, free_name
-from app.fleet.schemas import HealthView, L2View, ServerCreate, ServerPatch, ServerView
+from app.fleet.schemas import HealthView, L2View, LightView, ServerCreate, ServerPatch, ServerView
 from app.fleet.tables import Engine, Server, Store, StoreServer
 from app.fleet.targets import ServerTarget
 from app.shapes import Page
@@ -140,10 +141,13 @@ class Servers:
         context.changed("server", server_id)
         return self.get(server_id)
 
-    def mark_data_path_proven(self, server_id: int, at: float) -> None:
+    def mark_data_path(self, server_id: int, at: float, *, right: bool, by: str) -> None:
         with self._context.db.write() as session:
             row: Server = row_of(session, Server, "server", server_id)
-            row.data_path_proven_at = max(at, row.data_path_proven_at or 0.0)
+            if right and at > (row.data_path_proven_at or 0.0):
+                row.data_path_proven_at, row.data_path_proven_by = at, by
+            elif not right and at > (row.data_path_wrong_at or 0.0):
+                row.data_path_wrong_at, row.data_path_wrong_by = at, by
 
     def targets(self, server_id: int | None = None) -> list[ServerTarget]:
         with self._context.db.read() as session:
@@ -209,6 +213,7 @@ def _view(
         started_at=iso(live.process_start),
         restarted_at=iso(live.restarted_at),
         chunk_size=live.chunk_size,
+        settings=dict(live.settings),
         health=HealthView.model_validate(
             {
                 "state": row.health_state,
@@ -218,6 +223,7 @@ def _view(
                 "engine_up": live.engine_up,
                 "engines_registered": live.engines_registered,
                 "data_path_proven_at": iso(row.data_path_proven_at),
+                "lights": _lights(row, live.lights),
             }
         ),
         l1=live.l1,
@@ -234,6 +240,27 @@ def _view(
         engine_ids=engine_ids,
         store_ids=[str(store_id) for store_id, _ in stores],
     )
+
+
+def _lights(row: Server, polled: Sequence[LightView]) -> list[LightView]:
+    """All four, in the order in which a request meets them."""
+    known = {light.name: light for light in polled}
+    names: tuple[Literal["http_up", "engine_up", "engines_registered"], ...]
+    names = ("http_up", "engine_up", "engines_registered")
+    return [known.get(n) or LightView(name=n, value=None, reason="not polled yet") for n in names] + [_data_path(row)]
+
+
+def _data_path(row: Server) -> LightView:
+    """The fourth light: by the last acceptance run or canary that tells."""
+    right, wrong = row.data_path_proven_at, row.data_path_wrong_at
+    if wrong is not None and wrong >= (right or 0.0):
+        reason = f"{row.data_path_wrong_by or 'a test'} read back something else than the engine computes"
+        return LightView(name="data_path", value=False, reason=reason, since=iso(wrong))
+    if right is not None:
+        reason = f"{row.data_path_proven_by or 'a test'} read records back right"
+        return LightView(name="data_path", value=True, reason=reason, since=iso(right))
+    reason = "no acceptance run and no canary has read records back yet"
+    return LightView(name="data_path", value=None, reason=reason)
 
 
 def _with_store(adapter: L2View, stores: list[tuple[int, str]]) -> L2View:

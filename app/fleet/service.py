@@ -34,13 +34,12 @@ from app.fleet.context import (
 from app.fleet.engines import Engines
 from app.fleet.live import LiveSource, NothingKnown
 from app.fleet.naming import check_headers, check_secret
+from app.fleet.probe_schemas import ProbeRequest, ProbeView
 from app.fleet.sandbox import SandboxTarget, addresses, forget_sandbox, sandbox_targets
 from app.fleet.schemas import (
     EngineCreate,
     EnginePatch,
     EngineView,
-    ProbeRequest,
-    ProbeView,
     ServerCreate,
     ServerPatch,
     ServerView,
@@ -135,9 +134,10 @@ class FleetService:
         """Forgets it; touches nothing outside. Its engines and stores stay."""
         self._context.forget("server", server_id, actor=actor)
 
-    def mark_data_path_proven(self, server_id: int, at: float) -> None:
-        """Acceptance says: at this time records came back right through this server. Never moves backwards."""
-        self._servers.mark_data_path_proven(server_id, at)
+    def mark_data_path(self, server_id: int, at: float, *, right: bool, by: str) -> None:
+        """Acceptance says: at this time records came back right, or wrong, through this server. `by` begins a sentence
+        ("acceptance run 7"). Neither time ever moves backwards."""
+        self._servers.mark_data_path(server_id, at, right=right, by=by)
 
     # engines
 
@@ -218,12 +218,20 @@ class FleetService:
 
     # probes
 
-    def probe(self, body: ProbeRequest) -> ProbeView:
-        """What answers at an address and what to enter instead. Network: call it in a worker thread. Saves nothing."""
+    def probe(self, body: ProbeRequest, *, saved: tuple[TargetKind, int] | None = None) -> ProbeView:
+        """What answers at an address and what to enter instead. Network: call it in a worker thread. Saves nothing.
+
+        `saved`: the target whose form asks; its key and headers are used where none are given, for its own address
+        only (they go nowhere else).
+        """
         context = self._context
         address = parse_address(body.url, allow_link_local=context.settings.allow_link_local, resolve=context.resolve)
         api_key = context.secret(check_secret("api_key", body.api_key))
         headers = context.secrets(check_headers(body.headers))
+        if saved is not None:
+            target = self.server_target(saved[1]) if saved[0] == "server" else self.engine_target(saved[1])
+            if target.url == address.url:
+                api_key, headers = api_key or target.api_key, headers or dict(target.headers)
         tls = tls_of(body.tls_verify, check_ca(body.tls_ca))
         return probes.judge(address, asyncio.run(probes.find(address, api_key=api_key, headers=headers, tls=tls)))
 
@@ -240,7 +248,8 @@ class FleetService:
             return None
         what = {"server": "a cache server", "engine": "an engine"}[kind]
         known = found.title[:1].lower() + found.title[1:]
-        instead = f" Enter {found.suggested_url} instead." if found.suggested_url not in (None, found.url) else ""
+        urls = [url for url in found.suggested_urls if url != found.url]
+        instead = f" Enter {' or '.join(urls[:3])} instead." if urls else ""
         other = {"server": "a cache server", "engine": "an engine", None: None}[found.register_as]
         way = f" Add this address as {other}, and forget it here." if other else ""
         return f"It was saved, but this is no address of {what}: {known}. {found.detail}{instead}{way}"
@@ -286,9 +295,7 @@ class FleetService:
         with suppress(NotFound):
             if (target_id := parse_id(kind, name_or_id)) in known:
                 return target_id
-        names = ", ".join(sorted(known.values())[:10]) + (", …" if len(known) > 10 else "")
-        there = f"registered are: {names}" if known else f"no {kind} is registered yet; add it under Settings"
-        raise NotFound(f"no {kind} has the name or id {name_or_id[:80]!r}; {there}")
+        raise NotFound.named(kind, name_or_id, known.values())
 
     def find_named(self, kind: TargetKind, name: str) -> int:
         """The row id of the target of this name, letter case aside. Raises NotFound."""

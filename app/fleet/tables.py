@@ -34,7 +34,11 @@ class Server(Base):
     # Damping: the state last seen but not yet believed, and how many polls in a row differed from the one in force.
     candidate_state: Mapped[str | None] = mapped_column(default=None)
     candidate_count: Mapped[int] = mapped_column(default=0)
+    # The last run or canary that read records back right, and the last that read wrong ones; and what each was.
     data_path_proven_at: Mapped[float | None] = mapped_column(default=None)
+    data_path_proven_by: Mapped[str | None] = mapped_column(default=None)
+    data_path_wrong_at: Mapped[float | None] = mapped_column(default=None)
+    data_path_wrong_by: Mapped[str | None] = mapped_column(default=None)
 
 
 class Engine(Base):

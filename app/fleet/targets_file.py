@@ -39,73 +39,18 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import yaml
-from pydantic import Field, ValidationError
-
-from app.errors import FieldError, InvalidInput, NotFound, TierkeeperError
+from app.errors import InvalidInput, NotFound
 from app.fleet.context import TargetKind
-from app.fleet.schemas import (
-    CaText,
-    EngineCreate,
-    EnginePatch,
-    Headers,
-    Labels,
-    Name,
-    PathText,
-    Secret,
-    ServerCreate,
-    ServerPatch,
-    StoreCreate,
-    StorePatch,
-    Url,
-)
+from app.fleet.schemas import EngineCreate, EnginePatch, ServerCreate, ServerPatch, StoreCreate, StorePatch
 from app.fleet.service import FleetService
-from app.shapes import InputModel
+from app.fleet.targets_reading import DeclaredEngine, DeclaredServer, DeclaredStore, Located, Reached, read
 
 ACTOR = "targets-file"
-MAX_BYTES = 2**20
-_MAX_DEPTH = 20
 
 #: Stores one declared policy: (the fields of POST /policies, with `store_id`; actor). Creates or changes it by name.
 PolicyHook = Callable[[Mapping[str, Any], str], None]
-
-
-class _Reached(InputModel):
-    name: Name
-    url: Url
-    api_key: Secret | None = None
-    api_key_env: Name | None = None
-    headers: Headers | None = None
-    tls_verify: bool | None = None
-    tls_ca: CaText | None = None
-    labels: Labels | None = None
-
-
-class _Server(_Reached):
-    pass
-
-
-class _Engine(_Reached):
-    server: Name | None = None
-
-
-class _Store(InputModel):
-    name: Name
-    path: PathText
-    servers: list[Name] | None = None
-    server_path: PathText | None = None
-    temp_dir: PathText | None = None
-    labels: Labels | None = None
-    confirm: bool = False
-
-
-class _File(InputModel):
-    servers: list[_Server] = Field(default_factory=list)
-    engines: list[_Engine] = Field(default_factory=list)
-    stores: list[_Store] = Field(default_factory=list)
-    policies: list[dict[str, Any]] = Field(default_factory=list)
 
 
 @dataclass
@@ -133,16 +78,16 @@ def apply(
     environment = os.environ if environment is None else environment
     report = Report()
     for index, server in enumerate(declared.servers):
-        with _Located(path, lines, f"servers[{index}]"):
+        with Located(path, lines, f"servers[{index}]"):
             _apply_server(fleet, server, environment, report)
     for index, engine in enumerate(declared.engines):
-        with _Located(path, lines, f"engines[{index}]"):
+        with Located(path, lines, f"engines[{index}]"):
             _apply_engine(fleet, engine, environment, report)
     for index, store in enumerate(declared.stores):
-        with _Located(path, lines, f"stores[{index}]"):
+        with Located(path, lines, f"stores[{index}]"):
             _apply_store(fleet, store, report)
     for index, policy in enumerate(declared.policies):
-        with _Located(path, lines, f"policies[{index}]"):
+        with Located(path, lines, f"policies[{index}]"):
             if policies is None:
                 raise InvalidInput("policies cannot be declared here")
             values = dict(policy)
@@ -154,36 +99,10 @@ def apply(
     return report
 
 
-def read(path: Path) -> tuple[_File, Mapping[str, int]]:
-    """The declarations, and the line of every field (``servers[0].url`` → 3). Raises InvalidInput."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InvalidInput.field("TARGETS_FILE", f"{path} is larger than {MAX_BYTES} bytes")
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise InvalidInput.field("TARGETS_FILE", f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInput.field("TARGETS_FILE", f"{path} is not UTF-8 text") from error
-    lines: dict[str, int] = {}
-    values = _parse(path, text, lines)
-    if values is None:
-        return _File(), lines
-    if not isinstance(values, dict):
-        raise InvalidInput.field("TARGETS_FILE", f"{path} must hold servers:, engines:, stores: or policies:")
-    values = {key: item for key, item in values.items() if item is not None}
-    try:
-        declared = _File.model_validate(values)
-    except ValidationError as error:
-        found = [_schema_error(path, lines, problem) for problem in error.errors()]
-        raise InvalidInput("; ".join(f"{e.field}: {e.message}" for e in found), errors=tuple(found)) from None
-    _refuse_doubles(path, lines, declared)
-    return declared, lines
-
-
 # ---- applying ----
 
 
-def _apply_server(fleet: FleetService, entry: _Server, environment: Mapping[str, str], report: Report) -> None:
+def _apply_server(fleet: FleetService, entry: DeclaredServer, environment: Mapping[str, str], report: Report) -> None:
     wanted = _reached(entry, environment)
     server_id = _find(fleet, "server", entry.name)
     if server_id is None:
@@ -208,7 +127,7 @@ def _apply_server(fleet: FleetService, entry: _Server, environment: Mapping[str,
     report.note(report.changed if changes else report.unchanged, "server", entry.name)
 
 
-def _apply_engine(fleet: FleetService, entry: _Engine, environment: Mapping[str, str], report: Report) -> None:
+def _apply_engine(fleet: FleetService, entry: DeclaredEngine, environment: Mapping[str, str], report: Report) -> None:
     wanted = _reached(entry, environment)
     if entry.server is not None:
         wanted["server_id"] = str(_id(fleet, "server", entry.server, "server"))
@@ -234,7 +153,7 @@ def _apply_engine(fleet: FleetService, entry: _Engine, environment: Mapping[str,
     report.note(report.changed if changes else report.unchanged, "engine", entry.name)
 
 
-def _apply_store(fleet: FleetService, entry: _Store, report: Report) -> None:
+def _apply_store(fleet: FleetService, entry: DeclaredStore, report: Report) -> None:
     wanted: dict[str, Any] = {
         key: value
         for key, value in (
@@ -271,7 +190,7 @@ def _apply_store(fleet: FleetService, entry: _Store, report: Report) -> None:
     report.note(report.changed if changes else report.unchanged, "store", entry.name)
 
 
-def _reached(entry: _Reached, environment: Mapping[str, str]) -> dict[str, Any]:
+def _reached(entry: Reached, environment: Mapping[str, str]) -> dict[str, Any]:
     wanted: dict[str, Any] = {"url": entry.url}
     if entry.api_key is not None and entry.api_key_env is not None:
         raise InvalidInput.field("api_key_env", "give either api_key or api_key_env, not both")
@@ -309,101 +228,3 @@ def _id(fleet: FleetService, kind: TargetKind, name: object, field_name: str) ->
         raise InvalidInput.field(
             field_name, f"there is no {kind} named {str(name)[:80]!r}, declared above or registered"
         ) from None
-
-
-# ---- reading ----
-
-E = TypeVar("E", bound=TierkeeperError)
-
-
-class _Located:
-    """Gives the errors raised inside the file, the line and the field they are about."""
-
-    def __init__(self, path: Path, lines: Mapping[str, int], where: str) -> None:
-        self._path = path
-        self._lines = lines
-        self._where = where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, TierkeeperError):
-            return
-        fields = error.errors or (FieldError("", error.detail),)
-        located = tuple(
-            _located(self._path, self._lines, f"{self._where}.{f.field}" if f.field else self._where, f.message)
-            for f in fields
-        )
-        raise type(error)("; ".join(f"{f.field}: {f.message}" for f in located), errors=located) from error
-
-
-def _located(path: Path, lines: Mapping[str, int], where: str, message: str) -> FieldError:
-    known = where
-    while known not in lines and ("." in known or "[" in known):
-        known = known[: max(known.rfind("."), known.rfind("["))]
-    line = lines.get(known)
-    return FieldError(f"{path.name}{f' line {line}' if line else ''}, {where}", message)
-
-
-def _schema_error(path: Path, lines: Mapping[str, int], problem: Any) -> FieldError:
-    where = ""
-    for part in problem["loc"]:
-        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
-    message = {
-        "missing": "is missing",
-        "extra_forbidden": "is not a field of this section",
-    }.get(problem["type"], problem["msg"])
-    return _located(path, lines, where, message)
-
-
-def _refuse_doubles(path: Path, lines: Mapping[str, int], declared: _File) -> None:
-    for section in ("servers", "engines", "stores"):
-        seen: dict[str, int] = {}
-        for index, entry in enumerate(getattr(declared, section)):
-            first = seen.setdefault(entry.name.casefold(), index)
-            if first != index:
-                error = _located(
-                    path,
-                    lines,
-                    f"{section}[{index}].name",
-                    f"{entry.name!r} is declared twice (first in line {lines.get(f'{section}[{first}]', '?')})",
-                )
-                raise InvalidInput(f"{error.field}: {error.message}", errors=(error,))
-
-
-def _parse(path: Path, text: str, lines: dict[str, int]) -> object:
-    loader = yaml.SafeLoader(text)
-    try:
-        node = loader.get_single_node()
-        return None if node is None else _value(loader, node, "", lines, 0)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise InvalidInput.field("TARGETS_FILE", f"{path.name}{where}: not YAML: {problem}") from error
-    finally:
-        loader.dispose()
-
-
-def _value(loader: yaml.SafeLoader, node: yaml.Node, where: str, lines: dict[str, int], depth: int) -> object:
-    """The plain value of a node, noting the line of each. Nesting is bounded (anchors can refer to themselves)."""
-    line = node.start_mark.line + 1
-    lines[where] = line
-    if depth > _MAX_DEPTH:
-        raise yaml.constructor.ConstructorError(None, None, "it nests too deeply", node.start_mark)
-    if isinstance(node, yaml.MappingNode):
-        loader.flatten_mapping(node)
-        result: dict[str, object] = {}
-        for key_node, value_node in node.value:
-            key = loader.construct_object(key_node)
-            if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is no name", key_node.start_mark)
-            if key in result:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands here twice", key_node.start_mark)
-            result[key] = _value(loader, value_node, f"{where}.{key}" if where else key, lines, depth + 1)
-        return result
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(loader, item, f"{where}[{n}]", lines, depth + 1) for n, item in enumerate(node.value)]
-    value: object = loader.construct_object(node)
-    return value

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -24,6 +25,7 @@ from app.wire.transport import MAX_BYTES, Answer, TargetHttp
 from app.wire.troubles import describe_error
 
 MAX_KEYS: Final = 10_000
+MAX_INSTANCES: Final = 1000
 _L1: Final = "l1"
 
 # what -> (method, paths newest first): an older path is tried only after 404 for the newer one
@@ -35,6 +37,7 @@ ALLOWED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "version": ("GET", ("/version", "/lmc_version")),
     "metrics": ("GET", ("/metrics",)),
     "adapters": ("GET", ("/config/adapters", "/l2/adapters")),
+    "instances": ("GET", ("/instances",)),
     "delete_l1": ("DELETE", ("/cache/objects",)),
     "clear_l1": ("POST", ("/cache/clear", "/clear-cache", "/api/clear-cache")),
 }
@@ -103,6 +106,7 @@ class LMCacheClient:
             transport=transport,
         )
         self.base_url = self._http.base_url
+        self._beside = (connect_timeout, read_timeout, max_bytes, transport)
         self.paths: dict[str, str] = {}
 
     @property
@@ -178,6 +182,29 @@ class LMCacheClient:
         with answer.ok().reading():
             return server_metrics(parse_metrics(answer.body, answer.content_type))
 
+    async def metrics_beside(self, port: int) -> ServerMetrics:
+        """``/metrics`` on another port of the same host, where a server without them on its HTTP port says they are.
+
+        Plain HTTP, and nothing secret goes along: another program may listen there. TargetError ``unreadable`` where
+        what answers holds no series of a cache server.
+        """
+        connect_timeout, read_timeout, max_bytes, transport = self._beside
+        host = urlsplit(self.base_url).hostname or ""
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        async with TargetHttp(
+            url,
+            connect_timeout=connect_timeout,
+            read_timeout=read_timeout,
+            max_bytes=max_bytes,
+            transport=transport,
+        ) as http:
+            answer = await http.fetch("GET", "/metrics")
+        with answer.ok().reading():
+            found = server_metrics(parse_metrics(answer.body, answer.content_type))
+        if not found.any_lmcache_series and found.instance_id is None:
+            raise TargetError("unreadable", f"{answer.where} holds no series of a cache server", http_status=200)
+        return found
+
     async def adapters(self) -> tuple[AdapterEntry, ...]:
         """``/config/adapters``: the types of the loaded adapters; empty where the server has no such call."""
         answer, _ = await self._call("adapters")
@@ -194,6 +221,24 @@ class LMCacheClient:
             return fields.text(fields.mapping(answer.json()).get("service"), limit=200)
         except TargetError:
             return None
+
+    async def instances(self) -> tuple[tuple[str, int], ...]:
+        """``/instances`` of an LMCache coordinator: (host, HTTP port) of each cache server that registered with it.
+
+        A coordinator has no ``/`` and no ``/status``; this list is what tells it. Raises TargetError for anything else.
+        """
+        answer, _ = await self._call("instances")
+        with answer.ok().reading():
+            listed = fields.mapping(answer.json()).get("instances")
+            if not isinstance(listed, list):
+                raise TargetError("unreadable", f"{answer.where} is no list of cache servers")
+            found = []
+            for item in listed[:MAX_INSTANCES]:
+                told = fields.mapping(item)
+                host, port = fields.text(told.get("ip"), limit=255), fields.count(told.get("http_port"))
+                if host and port and port <= 65_535:
+                    found.append((host, port))
+            return tuple(dict.fromkeys(found))
 
     async def delete_l1(
         self, keys: Iterable[KeyLike | Mapping[str, object]], force: bool = False, *, deadline: float = 30.0

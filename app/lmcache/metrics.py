@@ -14,7 +14,7 @@ from typing import Final
 from app.wire import fields
 from app.wire.exposition import Samples, parse_labels, parse_metrics
 
-__all__ = ["LookupCounters", "SaltStores", "Samples", "ServerMetrics", "parse_metrics", "server_metrics"]
+__all__ = ["LookupCounters", "SaltLoads", "SaltStores", "Samples", "ServerMetrics", "parse_metrics", "server_metrics"]
 
 _P: Final = "lmcache_mp_"
 MAX_SALTS = 20_000
@@ -49,6 +49,16 @@ class SaltStores:
     l1_write_chunks: float | None
     l2_submitted_chunks: float | None
     l2_completed_chunks: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaltLoads:
+    """Chunks of one cache salt that one worker was really given, since boot. Workers of several engines have their own
+    counts, and an engine that was restarted has new workers."""
+
+    cache_salt: str
+    worker_id: str
+    chunks: float
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,7 @@ class ServerMetrics:
     stores: tuple[SaltStores, ...]
     engine_ids: tuple[str, ...]
     worker_ids: tuple[str, ...]
+    loads: tuple[SaltLoads, ...] = ()
     #: (seconds, reuses up to that gap) of a sample of L1's chunks, ascending: those reused from L1 and those that came
     #: back after their eviction. Empty where nothing was reused yet.
     reuse_gaps: tuple[tuple[float, float], ...] = ()
@@ -222,6 +233,7 @@ def server_metrics(samples: Samples) -> ServerMetrics:
         stores=_stores(samples),
         engine_ids=_values(samples, store_count, "engine_id"),
         worker_ids=_values(samples, f"{_P}num_chunks_loaded_total", "worker_id"),
+        loads=_loads(samples),
         reuse_gaps=_buckets(
             samples, f"{_P}l1_chunk_reuse_gap_seconds_bucket", f"{_P}l1_chunk_evict_reuse_gap_seconds_bucket"
         ),
@@ -259,6 +271,16 @@ def _lookups(samples: Samples) -> tuple[LookupCounters, ...]:
         if row is not None and fields.plausible(value):
             row[-1] = max(row[-1] or 0.0, value)
     return tuple(LookupCounters(model, salt, *row) for (model, salt), row in rows.items())
+
+
+def _loads(samples: Samples) -> tuple[SaltLoads, ...]:
+    """Per (salt, worker); a server with more than `MAX_SALTS` of them keeps the first ones only."""
+    rows: dict[tuple[str, str], float] = {}
+    for labels, value in samples.each(f"{_P}num_chunks_loaded_total"):
+        key = labels.get("cache_salt", ""), labels.get("worker_id", "")
+        if fields.plausible(value) and (key in rows or len(rows) < MAX_SALTS):
+            rows[key] = rows.get(key, 0.0) + value
+    return tuple(SaltLoads(salt, worker, chunks) for (salt, worker), chunks in rows.items())
 
 
 def _stores(samples: Samples) -> tuple[SaltStores, ...]:

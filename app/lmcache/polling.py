@@ -103,10 +103,14 @@ async def poll_server(client: LMCacheClient, previous: ServerReading | None = No
         _try(partial(client.status, previous.version if previous is not None else None)),
         _try(client.metrics),
     )
+    told_before = previous.config if previous is not None else None
+    metrics = await _or_beside(client, metrics, told_before)
     config, version = _remembered(previous, metrics.value)
     if config is None or version is None:
         if any(part.answered for part in (health, status, metrics)):
             config, version = await _settings(client, status.value)
+            if config.value is not None and told_before is None:
+                metrics = await _or_beside(client, metrics, config.value)
         else:
             # nothing answers: a second round would only wait for its timeouts
             config, version = _Part(None, _NOT_ASKED, answered=False), _Part(None, _NOT_ASKED, answered=False)
@@ -158,6 +162,21 @@ async def _try(call: Callable[[], Awaitable[T]]) -> _Part[T]:
     except TargetError as error:
         answered = error.http_status is not None
         return _Part(None, error.detail, error.kind, error.http_status, answered)
+
+
+async def _or_beside(
+    client: LMCacheClient, metrics: _Part[ServerMetrics], config: ServerConfig | None
+) -> _Part[ServerMetrics]:
+    """The metrics of another port, where this server has none on its HTTP port and its configuration names one."""
+    port = config.prometheus_port if config is not None else None
+    if metrics.http_status != 404 or config is None or not port or port == config.http_port:
+        return metrics
+    if config.otlp_endpoint or config.metrics_enabled is False:
+        return metrics
+    found = await _try(partial(client.metrics_beside, port))
+    if found.value is not None:
+        return found
+    return replace(metrics, reason=f"{metrics.reason}; on its Prometheus port {port} neither: {found.reason}")
 
 
 def _remembered(

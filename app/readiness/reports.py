@@ -55,19 +55,21 @@ def markdown(view: ReadinessView) -> str:
 def page(view: ReadinessView) -> str:
     """One file, no script, no request to anywhere."""
     rows = "".join(
-        f'<tr><td>{_e(p.title)}</td><td class="{_TONES[p.state]}">{WORDS[p.state]}</td><td>{_e(p.text)}</td>'
-        f"<td>{_e(_when(p))}</td><td>{_e(p.action)}</td></tr>"
+        f'<tr><td><b>{_e(p.title)}</b></td><td class="{_TONES[p.state]}">{WORDS[p.state]}</td><td>{_e(p.text)}</td>'
+        f'<td data-label="found">{_e(_when(p))}</td><td data-label="what to do">{_e(p.action)}</td></tr>'
         for p in view.parts
     )
     head = "".join(f'<th scope="col">{h}</th>' for h in ("part", "state", "what is known", "found", "what to do"))
     return "\n".join(
         [
             page_head(f"Readiness of {view.engine_name}: {WORDS[view.state]}"),
-            f'<h1 class="{_TONES[view.state]}">{WORDS[view.state]}</h1><p>{_e(view.sentence)}.</p>',
+            f'<h1 class="{_TONES[view.state]}">{WORDS[view.state].capitalize()}</h1>'
+            f"<p>{_e(view.sentence[:1].upper() + view.sentence[1:])}.</p>",
             f'<p class="mute">Engine {_e(view.engine_name)} with cache server '
-            f"{_e(view.server_name or 'none')}, {_e(view.judged_at)}. "
+            f"{_e(view.server_name or 'none')}, {_e(_minute(view.judged_at))}. "
             f"Support scope: {SCOPES[view.scope]}.</p>",
-            f'<div class="wide"><table class="words"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>',
+            f'<div class="wide"><table class="words stack"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>",
             "</body></html>",
         ]
     )
@@ -80,5 +82,10 @@ def _when(part: PartView) -> str:
     age = part.age_seconds
     for unit, seconds in (("d", 86_400), ("h", 3600), ("min", 60)):
         if age >= seconds:
-            return f"{part.at} ({age / seconds:.1f} {unit} ago)"
-    return f"{part.at} ({age:.0f} s ago)"
+            return f"{_minute(part.at)} ({age / seconds:.1f} {unit} ago)"
+    return f"{_minute(part.at)} ({age:.0f} s ago)"
+
+
+def _minute(time: str) -> str:
+    """``2026-12-01 02:15 UTC`` of an RFC 3339 time."""
+    return f"{time[:10]} {time[11:16]} UTC"

@@ -24,7 +24,7 @@ from app.records.views import record_id
 BulkRow = tuple[bytes, int, int, int, int, int, int]
 Sorting = Literal["used", "written"]
 _ROWS = 4096
-_IDS = 500
+_IDS = 4000
 _USED = "used"
 _SALTS_KEPT = 100_000
 
@@ -63,8 +63,9 @@ def batches(
     now_ns: int,
     names: Mapping[str, str],
     oldest_first: Sorting | None = None,
+    hard_links: bool = False,
 ) -> Iterator[BulkBatch]:
-    """All matching records that have one name only (hard links are never taken).
+    """All matching records that have one name only (others are never taken), or with `hard_links` all.
 
     `names`: model names as servers use them, by how record names spell them. `oldest_first`: by the last use, or by the
     last write.
@@ -78,7 +79,10 @@ def batches(
         return BulkBatch(cohort.cls, cohort.reason, names.get(spelt) or decode_model(spelt), device, rows)
 
     total = sum(cohort.records for cohort in reader.cohorts.values())
-    streams = [_Stream(inventory, store_id, owners[c.owner], c, where, now_ns, oldest_first, total) for c in cohorts]
+    streams = [
+        _Stream(inventory, store_id, owners[c.owner], c, where, now_ns, oldest_first, total, hard_links)
+        for c in cohorts
+    ]
     if oldest_first is None or len(streams) < 2:
         for stream in streams:
             yield from (made(stream.cohort, found) for found in stream.batches())
@@ -109,6 +113,7 @@ class _Stream:
         now_ns: int,
         oldest_first: Sorting | None,
         total: int,
+        hard_links: bool,
     ) -> None:
         self._db = inventory.db
         self.cohort = cohort
@@ -124,9 +129,10 @@ class _Stream:
         if oldest_first is None and 4 * cohort.records >= total:
             # Most rows are wanted: reading all of them in their own order is three times quicker than by an index.
             source = _Source("", " NOT INDEXED", "")
+        names_wanted = "" if hard_links else f" AND flags & {HARD_LINKS} = 0"
         self._sql = (
             f"SELECT {source.key} {name}, size, mtime, ctime, atime, inode, ? + id"  # noqa: S608
-            f" FROM record{source.by} WHERE cohort=? AND flags & {HARD_LINKS} = 0{conditions}{source.order}"
+            f" FROM record{source.by} WHERE cohort=?{names_wanted}{conditions}{source.order}"
         )
         self._bound: Sequence[Any] = (*values, record_id(store_id, 0), cohort.id, *bound)
 
@@ -147,13 +153,15 @@ class _Stream:
         head, tails = self._owner.head.encode(), self._tails or {}
         # Written out: a plan over a whole store does this a million times.
         if name_at:
+            hashes = _hex([row[1] for row in rows])
             return [
-                (key, b"%b%b%b" % (head, hexlify(h), tails[s]), size, mtime, ctime, atime, inode, ident)
-                for key, h, s, size, mtime, ctime, atime, inode, ident in rows
+                (key, head + text + tails[s], size, mtime, ctime, atime, inode, ident)
+                for text, (key, _, s, size, mtime, ctime, atime, inode, ident) in zip(hashes, rows, strict=True)
             ]
+        hashes = _hex([row[0] for row in rows])
         return [
-            (b"%b%b%b" % (head, hexlify(h), tails[s]), size, mtime, ctime, atime, inode, ident)
-            for h, s, size, mtime, ctime, atime, inode, ident in rows
+            (head + text + tails[s], size, mtime, ctime, atime, inode, ident)
+            for text, (_, s, size, mtime, ctime, atime, inode, ident) in zip(hashes, rows, strict=True)
         ]
 
     def batches(self) -> Iterator[list[BulkRow]]:
@@ -169,6 +177,14 @@ class _Stream:
         for rows in self._rows(1):
             for row in rows:
                 yield row[0], number, row[1:]
+
+
+def _hex(hashes: list[bytes]) -> list[bytes]:
+    """Hashes as their names spell them; those of one length, which is nearly always all, in one go."""
+    length = len(hashes[0])
+    if not length or set(map(len, hashes)) != {length}:
+        return [hexlify(found) for found in hashes]
+    return b"".join(hashes).hex(" ", length).encode().split(b" ")
 
 
 def _tails(inventory: Inventory, owner: Owner) -> dict[int, bytes] | None:

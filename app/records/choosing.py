@@ -50,7 +50,7 @@ class RecordRow(NamedTuple):
 class Chooser:
     """Filters over one open inventory at one time. `now_ns`: where ages count from; `epochs`: what each is of."""
 
-    def __init__(self, inventory: Inventory, now_ns: int, epochs: Mapping[int, EpochKey]) -> None:
+    def __init__(self, inventory: Inventory, now_ns: int, epochs: Mapping[int, frozenset[EpochKey]]) -> None:
         self.db = inventory.db
         # One snapshot for cohorts and rows: judging beside us may split a cohort. Closing the inventory ends it.
         if not self.db.in_transaction:
@@ -81,7 +81,7 @@ class Chooser:
         )
 
     def _of_epoch(self, cohort: Cohort, owner: Owner, epoch_id: int) -> bool:
-        return (owner.model, owner.judged.world_size, cohort.epoch) == self._epochs.get(epoch_id)
+        return (owner.model, owner.judged.world_size, cohort.epoch) in self._epochs.get(epoch_id, ())
 
     def _may_hold(self, owner: Owner, text: str) -> bool:
         """Whether a name can contain the text: in its head, across the head's end, or in a hash; else it can tell."""

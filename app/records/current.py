@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
@@ -15,17 +16,20 @@ from app.fleet.targets import StoreTarget
 from app.records import epochs as epoch_rows
 from app.records.choosing import RecordRow
 from app.records.classify import Context, Sample, learn_sizes
+from app.records.detail import record_detail, sizes_seen
 from app.records.epoch_counts import EpochKey
+from app.records.epoch_views import epoch_ids, epoch_views, folds, keys_of
 from app.records.inventory_file import Inventory
 from app.records.judging import judge_inventory
 from app.records.knowledge import Knowledge, KnowledgeSource, Stand
 from app.records.past import past_of
 from app.records.query import Reader
 from app.records.scan_work import alignments, inventory_lock
-from app.records.schemas import PastView, RecordView
+from app.records.schemas import EpochView, PastView, RecordDetail, RecordView
 from app.records.store_summary import access_times_of
 from app.records.tables import LayoutEpoch, RecordHold, Scan
 from app.records.timeline import NS
+from app.records.views import record_view
 from app.scheduling.work import SUCCEEDED
 
 
@@ -33,13 +37,17 @@ from app.scheduling.work import SUCCEEDED
 class Labels:
     """The observed layouts and models of a store by what its records name them.
 
-    `epoch_ids`: the newest observed epoch of each model, world size and fingerprint; `epochs`: of what each is, by its
-    id; `names`: model names by how record names spell them, as servers were seen to use them.
+    `epoch_ids`: the observed epoch shown for each model, world size and fingerprint; `epochs`: of which of these each
+    is, by its id; `names`: model names by how record names spell them, as servers were seen to use them.
     """
 
     epoch_ids: Mapping[EpochKey, int]
-    epochs: Mapping[int, EpochKey]
+    epochs: Mapping[int, frozenset[EpochKey]]
     names: Mapping[str, str]
+
+
+#: (store id, name as on the disk) -> what another room has to tell of a record's past.
+PastTeller = Callable[[int, bytes], list[PastView]]
 
 
 class CurrentInventories:
@@ -132,11 +140,14 @@ class CurrentInventories:
 
     # what stands beside the inventory
 
-    def sync_epochs(self, store_id: int, known: Knowledge) -> None:
-        """Writes down what the timeline says of epochs, if that is news."""
-        if epoch_rows.out_of_step(self.epoch_rows(store_id), known.timeline):
-            with self._db.write() as session:
-                epoch_rows.sync_observed(session, store_id, known.timeline, self._clock())
+    def sync_epochs(self, store_id: int, known: Knowledge) -> list[LayoutEpoch]:
+        """Writes down what the timeline says of epochs, if that is news; all rows of the store as they are then."""
+        rows = self.epoch_rows(store_id)
+        if not epoch_rows.out_of_step(rows, known.timeline):
+            return rows
+        with self._db.write() as session:
+            epoch_rows.sync_observed(session, store_id, known.timeline, self._clock())
+        return self.epoch_rows(store_id)
 
     def epoch_rows(self, store_id: int) -> list[LayoutEpoch]:
         """Observed layouts, declarations and adoptions of a store."""
@@ -153,27 +164,53 @@ class CurrentInventories:
             row.model_name,
             row.world_size,
             row.display_model,
+            row.layout,
             row.spans,
             row.created_at,
         )
         query = select(*columns).where(row.store_id == store_id, row.kind == "observed")
         with self._db.read() as session:
-            rows = session.execute(query).all()
-        return Labels(
-            epoch_ids=epoch_rows.epoch_ids(rows),
-            epochs={row.id: (row.model_name, row.world_size or 0, row.fingerprint) for row in rows if row.fingerprint},
-            names={row.model_name: row.display_model for row in rows},
-        )
+            return labels_of(session.execute(query).all())
 
-    def past(self, store: StoreTarget, view: RecordView, row: RecordRow) -> list[PastView]:
+    def record(self, store: StoreTarget, row_id: int, tellers: Sequence[PastTeller]) -> RecordDetail | None:
+        """A row with all that its class rests on, and its past, also as other rooms tell it; None: there is none."""
+        stand = self._knowledge.stand(store)
+        self.judge_if_stale(store, stand=stand)
+        inventory = self.as_found(store.id)
+        if inventory is None:
+            return None
+        rows = self.epoch_rows(store.id)
+        labels, epochs = labels_of(rows), epoch_views(rows, None)
+        with inventory:
+            row = self.reader(store.id, inventory, labels).get(row_id)
+            if row is None:
+                return None
+            context = self.with_sizes(inventory, self._knowledge.recent(store, stand).context)
+            sizes = sizes_seen(inventory, row)
+        view = record_view(store.id, row, labels.epoch_ids, labels.names, self.held_of(store.id, [row.name]))
+        past = self._past(store, view, row, epochs)
+        past += [event for tell in tellers for event in tell(store.id, name_bytes(row.name))]
+        past.sort(key=lambda event: event.at)
+        epoch = next((epoch for epoch in epochs if epoch.id == view.epoch_id), None)
+        return record_detail(view, row, context, sizes, past, epoch)
+
+    def _past(
+        self, store: StoreTarget, view: RecordView, row: RecordRow, epochs: Sequence[EpochView]
+    ) -> list[PastView]:
         """What is known of one record's past."""
-        name = row.name.encode("utf-8", "surrogateescape")
+        name = name_bytes(row.name)
         with self._db.read() as session:
             hold = session.get(RecordHold, (store.id, name))
+            # The first that can have found it; a store has thousands of them.
             ends = session.execute(
                 select(Scan.id, Scan.finished_at)
-                .where(Scan.store_id == store.id, Scan.state == SUCCEEDED, Scan.finished_at.is_not(None))
+                .where(
+                    Scan.store_id == store.id,
+                    Scan.state == SUCCEEDED,
+                    Scan.finished_at >= max(row.mtime, row.ctime) / NS,
+                )
                 .order_by(Scan.id)
+                .limit(1)
             )
             scans = [(int(ident), float(at)) for ident, at in ends if at is not None]
         return past_of(
@@ -182,7 +219,7 @@ class CurrentInventories:
             ctime_ns=row.ctime,
             atime_ns=row.atime,
             scans=scans,
-            epochs=epoch_rows.epoch_views(self.epoch_rows(store.id), None),
+            epochs=epochs,
             hold=hold,
             access_times=access_times_of(store),
         )
@@ -197,12 +234,27 @@ class CurrentInventories:
 
     def held_of(self, store_id: int, names: Sequence[str]) -> frozenset[str]:
         """Those of the names that are held."""
-        wanted = [name.encode("utf-8", "surrogateescape") for name in names]
+        wanted = [name_bytes(name) for name in names]
         with self._db.read() as session:
             found = session.scalars(
                 select(RecordHold.name).where(RecordHold.store_id == store_id, RecordHold.name.in_(wanted))
             )
             return frozenset(name.decode("utf-8", "surrogateescape") for name in found)
+
+
+def labels_of(rows: Sequence[Any]) -> Labels:
+    """From rows of `LayoutEpoch`, or of columns of it."""
+    found = folds(rows)
+    return Labels(
+        epoch_ids=epoch_ids(found),
+        epochs=keys_of(found),
+        names={row.model_name: row.display_model for row in rows if row.kind == "observed"},
+    )
+
+
+def name_bytes(name: str) -> bytes:
+    """A name as it stands on the disk."""
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from app.records.inventory_file import Inventory
 from app.records.query import RecordRow
 from app.records.schemas import (
     CandidateView,
+    EpochView,
     PastView,
     RecordDetail,
     RecordView,
@@ -45,7 +46,12 @@ def sizes_seen(inventory: Inventory, row: RecordRow) -> list[SizeSeenView]:
 
 
 def record_detail(
-    view: RecordView, row: RecordRow, context: Context, sizes: list[SizeSeenView], past: list[PastView]
+    view: RecordView,
+    row: RecordRow,
+    context: Context,
+    sizes: list[SizeSeenView],
+    past: list[PastView],
+    epoch: EpochView | None,
 ) -> RecordDetail:
     """The view with everything its class rests on."""
     owner = row.owner.judged
@@ -71,6 +77,7 @@ def record_detail(
         ),
         sizes_seen=sizes,
         past=past,
+        epoch=epoch,
         changed_at=iso_ns(row.ctime) or "",
         inode=row.inode if row.inode >= 0 else row.inode + 2**64,
         judged_at=iso(context.now / NS) or "",

@@ -9,6 +9,7 @@ from pathlib import Path
 from app.clock import Clock
 from app.records.inventory_file import Inventory
 from app.records.knowledge_free import without_servers
+from app.records.same_store import identity_text
 from app.records.scan_work import ScanOutcome, scan_directory
 from app.records.schemas import SummaryView
 from app.records.store_dir import StoreDirectory
@@ -31,6 +32,7 @@ def scan_unregistered(
     Raises StoreError when the directory cannot be read, Conflict when it is being scanned by somebody else.
     """
     with StoreDirectory.open(directory) as opened:
+        replaced = _replaced(path, opened)
         outcome = scan_directory(
             opened,
             path,
@@ -67,8 +69,22 @@ def scan_unregistered(
             vanished_records=seen[0],
             vanished_bytes=seen[1],
             vanished_since=seen[2],
+            alarms=replaced,
         )
         return summarise("", inventory, facts, around), outcome
+
+
+def _replaced(path: Path, opened: StoreDirectory) -> tuple[str, ...]:
+    """That the directory is not the one scanned before, in a sentence: nothing is compared with that one then."""
+    inventory = Inventory.open(path)
+    if inventory is None:
+        return ()
+    with inventory:
+        before = inventory.meta().get("directory")
+    now = identity_text(opened)
+    if before == now:
+        return ()
+    return (f"not the directory of the last scan (device:inode {before}, now {now}): is its volume mounted?",)
 
 
 def _silent(_files: int) -> None:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.clock import iso, iso_ns, parse_iso
+from app.clock import parse_iso
 from app.errors import Conflict, InvalidInput
-from app.lmcache.layouts import FieldKind, KVLayout, Verdict, compare_layouts, expected_object_bytes
+from app.lmcache.layouts import KVLayout, Verdict, compare_layouts
 from app.lmcache.object_keys import decode_model, encode_model
-from app.records.epoch_counts import EpochCount, EpochKey
+from app.records.epoch_views import differ, started
 from app.records.history import Presence
-from app.records.schemas import EpochInput, EpochView
+from app.records.schemas import EpochInput
 from app.records.tables import LayoutEpoch
 from app.records.timeline import BEFORE_FIRST_SEEN, EARLIEST, NS, ModelTimeline, StoreTimeline
-
-_MEANING = {
-    FieldKind.HARD: "decides bytes",
-    FieldKind.LABEL: "LMCache's name for the layout; decides only under one LMCache version",
-    FieldKind.SOFT: "test again",
-}
 
 # A layout's last sight is written down this often.
 _SIGHT_SECONDS = 60.0
@@ -62,9 +56,10 @@ def observed(timeline: StoreTimeline) -> list[Observed]:
 
 def out_of_step(rows: Iterable[LayoutEpoch], timeline: StoreTimeline) -> bool:
     """Whether the stored epochs say something else than the timeline, but for a last sight a minute old."""
-    stored = {(row.model_name, row.world_size, row.variant): row for row in rows if row.kind == "observed"}
-    for item in observed(timeline):
-        row = stored.get((item.model, item.world_size, variant_of(item.layout)))
+    stored = _by_variant(rows)
+    items = observed(timeline)
+    for item in items:
+        row = stored.pop(_variant_key(item), None)
         if row is None or row.live != item.live or len(row.spans) != len(item.spans):
             return True
         for old, new in zip(row.spans, item.spans, strict=True):
@@ -72,34 +67,70 @@ def out_of_step(rows: Iterable[LayoutEpoch], timeline: StoreTimeline) -> bool:
                 return True
             if abs(old["last_listed"] - new["last_listed"]) > _SIGHT_SECONDS:
                 return True
-    return False
+    return any(row.live or _open(row) or _heirs(row, items) for row in stored.values())
 
 
 def sync_observed(session: Session, store_id: int, timeline: StoreTimeline, now: float) -> None:
-    """Brings the observed epochs of a store in step with its timelines; rows are never removed."""
-    rows = {
-        (row.model_name, row.world_size, row.variant): row
-        for row in session.scalars(
-            select(LayoutEpoch).where(LayoutEpoch.store_id == store_id, LayoutEpoch.kind == "observed")
-        )
-    }
-    for item in observed(timeline):
-        variant = variant_of(item.layout)
-        row = rows.get((item.model, item.world_size, variant))
+    """Brings the observed epochs of a store in step with its timelines.
+
+    What a later poll knew more of a context was true before (`polls.refined`): the row of the layout as it was known at
+    first becomes the row of the layout as it is known now. What the timeline does not tell of any more stays, as past.
+    """
+    query = select(LayoutEpoch).where(LayoutEpoch.store_id == store_id, LayoutEpoch.kind == "observed")
+    rows = _by_variant(session.scalars(query))
+    items = observed(timeline)
+    told = {_variant_key(item) for item in items}
+    untold = [row for key, row in rows.items() if key not in told]
+    for item in items:
+        row = rows.get(_variant_key(item))
         if row is None:
-            row = LayoutEpoch(
-                store_id=store_id,
-                kind="observed",
-                model_name=item.model,
-                display_model=item.layout.model_name,
-                world_size=item.world_size,
-                fingerprint=item.layout.fingerprint,
-                variant=variant,
-                layout=item.layout.to_dict(),
-                created_at=now,
+            row = min(
+                (old for old in untold if _heirs(old, [item])),
+                key=lambda old: abs(started(old) - item.spans[0]["from"]),
+                default=None,
             )
-            session.add(row)
+            if row is not None:
+                untold.remove(row)
+            else:
+                row = LayoutEpoch(store_id=store_id, kind="observed", created_at=now)
+                session.add(row)
+            row.model_name, row.display_model, row.world_size = item.model, item.layout.model_name, item.world_size
+            row.fingerprint, row.variant = item.layout.fingerprint, variant_of(item.layout)
+            row.layout = item.layout.to_dict()
         row.spans, row.live = item.spans, item.live
+    for row in untold:
+        if _heirs(row, items):
+            session.delete(row)
+            continue
+        row.live = False
+        row.spans = [
+            span if span["until"] is not None else {**span, "until": span["last_listed"]} for span in row.spans
+        ]
+
+
+_VariantKey = tuple[str, int | None, str | None]
+
+
+def _variant_key(item: Observed) -> _VariantKey:
+    return item.model, item.world_size, variant_of(item.layout)
+
+
+def _by_variant(rows: Iterable[LayoutEpoch]) -> dict[_VariantKey, LayoutEpoch]:
+    return {(row.model_name, row.world_size, row.variant): row for row in rows if row.kind == "observed"}
+
+
+def _open(row: LayoutEpoch) -> bool:
+    return any(span["until"] is None for span in row.spans)
+
+
+def _heirs(row: LayoutEpoch, items: Iterable[Observed]) -> list[Observed]:
+    """The layouts of its owner that differ from a row's in nothing that is known."""
+    layout = KVLayout.from_json(row.layout)
+    return [
+        item
+        for item in items
+        if (item.model, item.world_size) == (row.model_name, row.world_size) and not differ(layout, item.layout)
+    ]
 
 
 def _listed_now(timeline: StoreTimeline, owner: tuple[str, int]) -> set[KVLayout]:
@@ -118,122 +149,6 @@ def _span(presence: Presence) -> dict[str, Any]:
         "first_listed": presence.first_listed,
         "last_listed": presence.last_listed,
     }
-
-
-def epoch_views(
-    rows: Sequence[LayoutEpoch], counts: Mapping[tuple[str, int, str], EpochCount] | None
-) -> list[EpochView]:
-    """Newest first. `counts`: records by (model, world size, fingerprint); None before the first scan."""
-    observed = sorted((row for row in rows if row.kind == "observed"), key=_started)
-    newest: dict[tuple[str, int | None, str | None], int] = {}
-    changes: dict[int, list[dict[str, Any]]] = {}
-    spans = {row.id: list(row.spans) for row in observed}
-    folded: set[int] = set()
-    for row in observed:
-        newest[row.model_name, row.world_size, row.fingerprint] = row.id
-        previous = _before(row, observed)
-        changes[row.id] = _changes(previous, row)
-        if previous is not None and previous.fingerprint == row.fingerprint and not changes[row.id]:
-            # The same layout, of which more was known from then on: no epoch of its own.
-            changes[row.id] = changes[previous.id]
-            spans[row.id] = [*spans[previous.id], *row.spans]
-            folded.add(previous.id)
-    views: list[EpochView] = []
-    for row in rows:
-        if row.id in folded:
-            continue
-        count = None
-        # Two variants with one fingerprint write the same bytes: the newest stands for both.
-        if row.kind == "observed" and newest[row.model_name, row.world_size, row.fingerprint] == row.id:
-            count = (counts or {}).get((row.model_name, row.world_size or 0, row.fingerprint or ""))
-        views.append(_view(row, spans.get(row.id, []), changes.get(row.id, []), count, scanned=counts is not None))
-    return sorted(views, key=lambda view: view.possible_from or view.effective_at or view.created_at, reverse=True)
-
-
-def _started(row: LayoutEpoch) -> float:
-    return min((float(span["from"]) for span in row.spans), default=row.created_at)
-
-
-def _before(row: LayoutEpoch, observed: Sequence[LayoutEpoch]) -> LayoutEpoch | None:
-    """The layout of the same owner that came last before this one first did; after A → B → A → C that is A, not B."""
-    start = _started(row)
-    earlier = [
-        (max(float(span["from"]) for span in other.spans if float(span["from"]) < start), other)
-        for other in observed
-        if (other.model_name, other.world_size) == (row.model_name, row.world_size)
-        and any(float(span["from"]) < start for span in other.spans)
-    ]
-    return max(earlier, key=lambda item: item[0])[1] if earlier else None
-
-
-def _changes(old: LayoutEpoch | None, new: LayoutEpoch) -> list[dict[str, Any]]:
-    if old is None:
-        return []
-    found = compare_layouts(KVLayout.from_json(old.layout), KVLayout.from_json(new.layout))
-    return [
-        {
-            "field": item.field,
-            "old": item.old,
-            "new": item.new,
-            "kind": str(item.kind),
-            "meaning": _MEANING[item.kind]
-            if item.kind is not FieldKind.LABEL or found.verdict is not Verdict.DIFFERENT
-            else "decides bytes",
-        }
-        for item in found.differences
-    ]
-
-
-def _record_bytes(row: LayoutEpoch) -> list[int] | None:
-    """What the layout says one record holds, by object group in ascending order; None where it does not say."""
-    if not row.layout:
-        return None
-    layout = KVLayout.from_json(row.layout)
-    sizes = [expected_object_bytes(layout, group.index) for group in layout.groups]
-    known = [size for size in sizes if size is not None]
-    return known if known and len(known) == len(sizes) else None
-
-
-def _view(
-    row: LayoutEpoch,
-    spans: list[dict[str, Any]],
-    changes: list[dict[str, Any]],
-    count: EpochCount | None,
-    *,
-    scanned: bool,
-) -> EpochView:
-    ended = [span["until"] for span in spans]
-    return EpochView(
-        id=str(row.id),
-        kind=row.kind,
-        model_name=row.display_model,
-        world_size=row.world_size,
-        fingerprint=row.fingerprint,
-        layout=row.layout or None,
-        live=row.live,
-        possible_from=iso(min(span["from"] for span in spans)) if spans else None,
-        certain_from=iso(min(span["first_listed"] for span in spans)) if spans else None,
-        ended_at=iso(max(ended)) if spans and None not in ended else None,
-        spans=[{name: iso(value) for name, value in span.items()} for span in spans],
-        changes=changes,
-        records=count.records if count else 0 if scanned else None,
-        bytes=count.bytes if count else 0 if scanned else None,
-        mean_record_bytes=round(count.bytes / count.records) if count else None,
-        layout_record_bytes=_record_bytes(row),
-        first_written_at=iso_ns(count.first_written) if count else None,
-        last_written_at=iso_ns(count.last_written) if count else None,
-        effective_at=iso(row.effective_at),
-        reason=row.reason,
-        actor=row.actor,
-        created_at=iso(row.created_at) or "",
-    )
-
-
-def epoch_ids(rows: Iterable[Any]) -> dict[EpochKey, int]:
-    """The newest observed epoch of each, of rows of `LayoutEpoch` or of columns of it; two models may well have layouts
-    of one fingerprint."""
-    observed = sorted((row for row in rows if row.kind == "observed" and row.fingerprint), key=_started)
-    return {(row.model_name, row.world_size or 0, str(row.fingerprint)): row.id for row in observed}
 
 
 # ---- what operators say ----

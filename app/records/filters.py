@@ -17,9 +17,9 @@ ORDERS: tuple[str, ...] = get_args(Order)
 DEFAULT_ORDER: Order = "-modified_at"
 
 _ALL_REASONS = tuple(reason for reasons in REASONS.values() for reason in reasons)
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?", re.ASCII)
 _AGE_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, None: 1.0}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGTP]?)(i?)B?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGTP]?)(i?)B?", re.ASCII)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
@@ -99,13 +99,17 @@ def parse_age(value: object, *, field: str) -> float:
     return seconds
 
 
+#: Shown where a size cannot be read: ``kb`` may have meant either.
+_SIZES = "10kB (thousands), 10KiB (1024s), 10MB or 10MiB"
+
+
 def parse_size(value: object, *, field: str) -> int:
     """Bytes of ``4096``, ``10MB`` (10⁶) or ``10MiB`` (2²⁰). Raises InvalidInput."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise InvalidInput.field(field, f"{value!r} is not a size such as 4096, 10MB or 10MiB")
+        raise InvalidInput.field(field, f"{value!r} is not a size such as 4096, {_SIZES}")
     match = _SIZE.fullmatch(str(value).strip())
     if match is None or (match[3] and not match[2]):
-        raise InvalidInput.field(field, f"{value!r} is not a size such as 4096, 10MB or 10MiB")
+        raise InvalidInput.field(field, f"{value!r} is not a size such as 4096, {_SIZES}")
     size = float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].upper()]
     if size >= 2**63:
         raise InvalidInput.field(field, f"{value!r} is larger than any file")
@@ -138,7 +142,8 @@ def _kv_rank(value: object, field: str) -> int | None:
     if value is None:
         return None
     try:
-        number = value if isinstance(value, int) and not isinstance(value, bool) else int(str(value), 0)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        number = int(str(value), 0) if whole or str(value).isascii() else -1
     except ValueError:
         number = -1
     if not 0 <= number < 2**32:
@@ -165,6 +170,6 @@ def _age(given: Mapping[str, object], name: str, prefix: str) -> float | None:
 def _epoch(value: object, field: str) -> int | None:
     if value is None:
         return None
-    if not str(value).isdecimal() or len(str(value)) > 18:
+    if not str(value).isascii() or not str(value).isdecimal() or len(str(value)) > 18:
         raise InvalidInput.field(field, f"{value!r} is not an epoch id")
     return int(str(value))

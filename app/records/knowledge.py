@@ -122,7 +122,7 @@ class KnowledgeSource:
                 Declaration(a.model_name, a.effective_at) for a in acts if a.kind == "declare" and a.effective_at
             ],
             adoptions=[adoption for act in acts if act.kind == "adopt" for adoption in _adoptions(act)],
-            cleared=[Cleared(row.model_name, row.world_size, row.at) for row in cleared],
+            cleared=[Cleared(row.model_name, row.world_size, row.at, row.reopened) for row in cleared],
             hits=HitSamples(self._db, store.server_ids, self._hits),
             absent_for=ABSENT_FOR,
         )

@@ -14,6 +14,7 @@ from app.records.timeline import NS
 
 #: Times that are nearer to each other are one event: a write sets all three times of a file.
 _ONE_EVENT = 2.0
+_MOVES = {"relatime": "at most once a day: it may have been read since", "strict": "every read moves it"}
 
 
 def past_of(
@@ -31,32 +32,47 @@ def past_of(
     written, changed, read = mtime_ns / NS, ctime_ns / NS, atime_ns / NS
     mine = [epoch for epoch in epochs if epoch.model_name == view.model_name]
     own = next((epoch for epoch in mine if epoch.id == view.epoch_id), None)
-    found: list[tuple[float, str, str, str]] = [(written, "written", _layout(own), "its time of writing")]
+    found: list[tuple[float, str, str, str, str | None]] = [
+        (written, "written", _layout(own), "its time of writing", own.id if own else None)
+    ]
     if changed > written + _ONE_EVENT:
         found.append(
-            (changed, "moved or changed", "put back, renamed, linked or given other rights; not written", "its inode")
+            (
+                changed,
+                "moved or changed",
+                "put back, renamed, linked or given other rights; not written",
+                "its inode",
+                None,
+            )
         )
     seen = next(((ident, at) for ident, at in scans if at >= max(written, changed)), None)
     if seen is not None:
-        found.append((seen[1], "found", f"the first scan after that, scan {seen[0]}", "the scans that are kept"))
+        found.append((seen[1], "found", f"the first scan after that, scan {seen[0]}", "the scans that are kept", None))
     if read > written + _ONE_EVENT and access_times != "noatime":
-        how = "at most once a day: it may have been read since" if access_times == "relatime" else "every read moves it"
-        found.append((read, "read", f"the last access time on the disk ({how})", f"the mount ({access_times})"))
+        how = _MOVES.get(access_times, "whether every read moves it is not known here")
+        found.append((read, "read", f"the last access time on the disk ({how})", f"the mount ({access_times})", None))
     for epoch in mine:
         at = _seconds(epoch.possible_from if epoch.kind == "observed" else epoch.created_at)
         if at is None or epoch.id == view.epoch_id or at < written:
             continue
         if epoch.kind == "observed":
             if epoch.world_size == view.world_size:
-                found.append((at, "another layout began", _changes(epoch), "the servers' polls"))
+                found.append((at, "another layout began", _changes(epoch), "the servers' polls", epoch.id))
         else:
             word = {"declare": "a generation was declared", "adopt": "what was there before was adopted"}[epoch.kind]
-            found.append((at, word, epoch.reason or "no reason given", epoch.actor or "unknown"))
+            found.append((at, word, epoch.reason or "no reason given", epoch.actor or "unknown", epoch.id))
     if hold is not None:
-        found.append((hold.at, "held", hold.reason, hold.actor))
+        found.append((hold.at, "held", hold.reason, hold.actor, None))
     return [
-        PastView(at=iso(at) or "", what=what, detail=detail, source=source)
-        for at, what, detail, source in sorted(found, key=lambda event: event[0])
+        PastView(
+            at=iso(at) or "",
+            what=what,
+            detail=detail,
+            source=source,
+            ref_kind=None if ref is None else "epoch",
+            ref_id=ref,
+        )
+        for at, what, detail, source, ref in sorted(found, key=lambda event: event[0])
     ]
 
 

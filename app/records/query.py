@@ -34,7 +34,9 @@ class RowPage(NamedTuple):
 class Reader:
     """Queries of one open inventory at one time. `now_ns` is what ages are counted from."""
 
-    def __init__(self, inventory: Inventory, now_ns: int, *, epochs: Mapping[int, EpochKey] | None = None) -> None:
+    def __init__(
+        self, inventory: Inventory, now_ns: int, *, epochs: Mapping[int, frozenset[EpochKey]] | None = None
+    ) -> None:
         self._db = inventory.db
         self._chooser = Chooser(inventory, now_ns, epochs or {})
 

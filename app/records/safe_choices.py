@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from app.fleet.schemas import L2View
 from app.fleet.targets import StoreTarget
@@ -18,7 +18,7 @@ def safe_choices(
     store: StoreTarget,
     rows: Sequence[LayoutEpoch],
     counts: Mapping[tuple[str, int, str], EpochCount] | None,
-    adapters: Sequence[L2View],
+    adapters: Callable[[], Sequence[L2View]],
 ) -> list[SafeChoicesView]:
     """One for each live layout beside which the store holds records of a layout that decides other bytes.
 
@@ -50,7 +50,7 @@ def safe_choices(
                 records=None if counts is None else sum(part.records for part in known),
                 bytes=None if counts is None else sum(part.bytes for part in known),
                 new_directory=directory,
-                flag=adapter_flag(directory, adapters),
+                flag=adapter_flag(directory, adapters()),
             )
         )
     return found

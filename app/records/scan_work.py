@@ -19,7 +19,9 @@ from app.records.classify import Context
 from app.records.inventory_file import Inventory
 from app.records.judging import judge_inventory, measure_cohorts
 from app.records.owners import OwnerBook
+from app.records.same_store import identity_text
 from app.records.scanner import BATCH, Tick, Totals, drop_doubles, full_scan, re_scan
+from app.records.schemas import ANOTHER_SCAN
 from app.records.store_dir import ClockProbe, Entries, MountFacts, StoreDirectory
 from app.records.timeline import NS
 
@@ -72,18 +74,20 @@ def scan_directory(
     tick: Tick,
     gentle: bool = False,
     probe_clock: bool = True,
+    proven: bool = False,
     rest: Callable[[float], None] = time.sleep,
 ) -> ScanOutcome:
     """Brings the inventory at `path` in step with the directory.
 
     `context_of` is asked before the walk (to place records) and after it (to judge them: polls went on meanwhile).
     `tick` may raise to stop; a first scan that is stopped leaves nothing, a re-scan what it had done. `probe_clock`
-    False: nothing is written into the directory. Raises StoreError when the directory cannot be read, Conflict when
-    another process is at the inventory.
+    False: nothing is written into the directory. `proven`: the directory is the one the inventory is of, though its
+    device or inode may have other numbers now; else an inventory of other numbers is made anew. Raises StoreError when
+    the directory cannot be read, Conflict when another process is at the inventory.
     """
     with inventory_lock(path) as mine:
         if not mine:
-            raise Conflict("another scan of this directory is under way; wait for it")
+            raise Conflict(ANOTHER_SCAN)
         probe = directory.clock_probe(clock) if probe_clock else ClockProbe(0.0, measured=False)
         mount = directory.mount()
         unreadable: dict[bytes, str] = {}
@@ -96,7 +100,7 @@ def scan_directory(
         watch = time.monotonic()
         before = context_of(probe)
         totals = None
-        inventory = _usable(path, directory)
+        inventory = _usable(path, directory, proven)
         if inventory is not None:
             try:
                 with inventory:
@@ -116,7 +120,7 @@ def scan_directory(
                 measure_cohorts(inventory)
             drop_doubles(inventory, round((began - _DOUBLE_SLACK + min(0.0, probe.difference)) * NS))
             with inventory.write():
-                inventory.set_meta(scanned_at=clock(), block_size=mount.block_size)
+                inventory.set_meta(scanned_at=clock(), block_size=mount.block_size, **_whose(directory))
             judged = judge_inventory(inventory, after, alignments(inventory))
     return ScanOutcome(
         totals=totals,
@@ -134,18 +138,17 @@ def alignments(inventory: Inventory) -> tuple[int, ...]:
     return tuple(sorted({_DEFAULT_BLOCK, int(inventory.meta().get("block_size") or _DEFAULT_BLOCK)}))
 
 
-def identity_text(directory: StoreDirectory) -> str:
-    """Which directory an inventory is of (numbers may exceed what SQLite holds)."""
-    return f"{directory.device}:{directory.inode}"
+def _whose(directory: StoreDirectory) -> dict[str, str]:
+    """Which directory an inventory is of."""
+    return {"directory": identity_text(directory), "device": str(directory.device)}
 
 
-def _usable(path: Path, directory: StoreDirectory) -> Inventory | None:
+def _usable(path: Path, directory: StoreDirectory, proven: bool) -> Inventory | None:
     """The inventory to compare with, if it is of this very directory."""
     inventory = Inventory.open(path)
     if inventory is None:
         return None
-    meta = inventory.meta()
-    if meta.get("directory") == identity_text(directory):
+    if proven or inventory.meta().get("directory") == identity_text(directory):
         return inventory
     # Another directory under the same path: what was there says nothing of what vanished or changed.
     inventory.close()
@@ -163,7 +166,7 @@ def _build(
     inventory = Inventory.build(path)
     try:
         totals = full_scan(walk, inventory, OwnerBook(inventory, context, temp_dirs), tick)
-        inventory.set_meta(directory=identity_text(directory), device=str(directory.device), made_at=context.now)
+        inventory.set_meta(made_at=context.now, **_whose(directory))
         inventory.finish_build()
     except BaseException:
         inventory.abandon_build()

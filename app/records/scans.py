@@ -25,10 +25,11 @@ from app.records.knowledge import Knowledge, KnowledgeSource
 from app.records.scan_work import ScanOutcome, alignments, inventory_lock, scan_directory
 from app.records.schemas import ScanView
 from app.records.store_dir import ClockProbe, StoreDirectory
+from app.records.store_directories import StoreDirectories
 from app.records.summary import mount_view
 from app.records.tables import GrowthPoint, RemovedByRuns, Scan
 from app.records.timeline import NS, OBSERVATION_GAP
-from app.scheduling.runner import WorkContext, WorkKind, WorkRunner, request_cancel
+from app.scheduling.runner import WorkContext, WorkKind, WorkRunner
 from app.scheduling.work import ACTIVE_STATES, INTERRUPTED
 from app.shapes import Page, Progress
 
@@ -50,6 +51,7 @@ class ScanDesk:
         fleet: FleetService,
         audit: AuditService,
         knowledge: KnowledgeSource,
+        directories: StoreDirectories,
         path_of: Callable[[int], Path],
         poll_seconds: float,
         rest: Callable[[float], None] = time.sleep,
@@ -60,6 +62,7 @@ class ScanDesk:
         self._fleet = fleet
         self._audit = audit
         self._knowledge = knowledge
+        self._directories = directories
         self._path_of = path_of
         self._poll_seconds = poll_seconds
         self._rest = rest
@@ -68,6 +71,7 @@ class ScanDesk:
     def start(self, store_id: int, *, actor: str, gentle: bool) -> ScanView:
         """Queues and submits; Conflict while another scan of the store is active."""
         self._fleet.store_target(store_id)
+        self._runner.recover()
         with self._db.write() as session:
             active = session.scalar(select(Scan.id).where(Scan.store_id == store_id, Scan.state.in_(ACTIVE_STATES)))
             if active is not None:
@@ -123,7 +127,7 @@ class ScanDesk:
                 self._audit.record(
                     session, actor=actor, action="scan.cancel", target_kind="scan", target_id=scan_id, detail={}
                 )
-            request_cancel(self._db, self._clock, Scan, scan_id)
+            self._runner.cancel(KIND, scan_id)
         return self.get(scan_id)
 
     # running
@@ -144,6 +148,8 @@ class ScanDesk:
 
         temp_dirs = self._knowledge.load(store).temp_dirs
         with StoreDirectory.open(store.path) as directory:
+            # Before anything is written there: it may be the mount point of a volume that is away.
+            proven = self._directories.check(store.id, directory)
             outcome = scan_directory(
                 directory,
                 path,
@@ -152,8 +158,10 @@ class ScanDesk:
                 temp_dirs=temp_dirs,
                 tick=_Ticker(work, last),
                 gentle=row.gentle,
+                proven=proven,
                 rest=self._rest,
             )
+            self._directories.remember(store.id, directory)
         final = self._settle(store, path, outcome, known[-1], work)
         self._finish(work, store, path, outcome, final)
 
@@ -235,12 +243,12 @@ class ScanDesk:
             row.clock_difference = outcome.probe.difference if outcome.probe.measured else None
             row.clock_measured = outcome.probe.measured
             row.mount = mount_view(outcome.mount).model_dump()
-            row.progress_done = row.progress_total = totals.files
             session.add_all(
                 GrowthPoint(store_id=store.id, scan_id=row.id, at=now, cls=cls, records=records, bytes=size)
                 for cls, (records, size) in counts.items()
             )
             sync_observed(session, store.id, known.timeline, now)
+        work.progress(totals.files, totals.files, "files")
 
 
 class _Ticker:

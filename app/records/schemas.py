@@ -13,6 +13,9 @@ from app.shapes import ApiModel, InputModel, WorkView
 
 RecordClass = Literal["current", "incompatible", "corrupt", "unreachable", "temporary", "foreign", "unverified"]
 
+#: Why a scan failed that met another one at its directory.
+ANOTHER_SCAN = "another scan of this directory is under way; wait for it"
+
 
 class Count(ApiModel):
     """A number of records and their bytes."""
@@ -25,6 +28,21 @@ class ScanInput(InputModel):
     """POST /stores/{id}/scans; the body may be left out. `gentle` pauses between batches, for slow mounts."""
 
     gentle: bool = False
+
+
+class AcceptDirectoryInput(InputModel):
+    """POST /stores/{id}/directory: the directory that lies there now is the store. `found` is the one that was seen."""
+
+    found: str
+
+
+class StoreDirectoryView(ApiModel):
+    """Which directory a store is. `known` is what the last scan found, `found` what lies there now: device:inode."""
+
+    state: Literal["same", "another", "not_known_yet", "unreadable"]
+    known: str | None = None
+    found: str | None = None
+    reason: str | None = None
 
 
 class MountView(ApiModel):
@@ -140,18 +158,24 @@ class SizeSeenView(ApiModel):
 
 
 class PastView(ApiModel):
-    """One thing that happened to a record, or to what it is judged by, and what says so."""
+    """One thing that happened to a record, or to what it is judged by, and what says so.
+
+    `source` is who did it, or what tells of it; `ref_kind` (plan, cleanup_run, epoch) and `ref_id` name what it is of.
+    """
 
     at: str
     what: str
     detail: str
     source: str
+    ref_kind: str | None = None
+    ref_id: str | None = None
 
 
 class RecordDetail(RecordView):
     """A record with the evidence for its class: the rule, the window, the candidates, the sizes seen, its past.
 
     `sizes_seen`: the most frequent sizes of its kind (model, rank, object group), whatever layout wrote them.
+    `epoch`: the layout that wrote it, where only one can have; without its counts.
     """
 
     rule: str
@@ -161,6 +185,7 @@ class RecordDetail(RecordView):
     size_evidence: SizeEvidenceView
     sizes_seen: list[SizeSeenView] = Field(default_factory=list)
     past: list[PastView] = Field(default_factory=list)
+    epoch: EpochView | None = None
     changed_at: str
     inode: int
     judged_at: str
@@ -177,12 +202,13 @@ class ModelSummary(ApiModel):
 
 
 class FilesystemSummary(ApiModel):
-    """The file system as measured now."""
+    """The file system as measured now, counted as df does: what is neither used nor free is reserved."""
 
     total_bytes: int | None
     free_bytes: int | None
     inodes_free: int | None
     reason: str | None = None
+    used_bytes: int | None = None
 
 
 class EvictionView(ApiModel):
@@ -330,13 +356,27 @@ class SafeChoicesView(ApiModel):
     flag: str
 
 
+class UnwatchedView(ApiModel):
+    """A time in which a server may have written anything: before it was first read (`from_at` null), or a gap."""
+
+    server_id: str
+    server_name: str
+    kind: Literal["before", "gap"]
+    from_at: str | None
+    until: str
+
+
 class EpochsView(ApiModel):
-    """All epochs of a store, newest first, alarms such as mixed layouts, and what to do after a change."""
+    """All epochs of a store, newest first, alarms such as mixed layouts, and what to do after a change.
+
+    `unwatched`: when it is not known what a server wrote, the latest first.
+    """
 
     items: list[EpochView]
     next_page_token: str | None = None
     alarms: list[str]
     choices: list[SafeChoicesView] = Field(default_factory=list)
+    unwatched: list[UnwatchedView] = Field(default_factory=list)
 
 
 class EpochInput(InputModel):

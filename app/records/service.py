@@ -23,17 +23,14 @@ from app.records import epochs as epoch_rows
 from app.records.bulk import BulkBatch, Sorting, batches
 from app.records.changes import add_facts
 from app.records.classify import classify_facts
-from app.records.current import CurrentInventories
-from app.records.detail import record_detail, sizes_seen
-from app.records.distribution import distribution, keep_counts
-from app.records.epoch_counts import epoch_counts
+from app.records.current import CurrentInventories, PastTeller
+from app.records.distribution import keep_counts
 from app.records.facts import FileFact, Judgement
 from app.records.filters import Order, RecordFilter
 from app.records.holds import Holds
 from app.records.inventory_file import Inventory, remove_inventory
 from app.records.judging import judge_inventory
 from app.records.knowledge import KnowledgeSource
-from app.records.safe_choices import safe_choices
 from app.records.scan_work import alignments, inventory_lock
 from app.records.scans import ScanDesk
 from app.records.schemas import (
@@ -48,7 +45,9 @@ from app.records.schemas import (
     ScanView,
     SummaryView,
 )
-from app.records.store_summary import access_times_of, adapters_here, growth_points, store_summary
+from app.records.store_directories import StoreDirectories
+from app.records.store_look import Looker, StoreLook
+from app.records.store_summary import growth_points
 from app.records.tables import ClearedEpisode, LayoutEpoch
 from app.records.taken import Taken, take_out
 from app.records.timeline import NS
@@ -84,6 +83,8 @@ class RecordsService:
         self._current = CurrentInventories(
             db=db, clock=clock, directory=settings.data_dir / "inventory", knowledge=self._knowledge
         )
+        #: Which directory each store is; whoever opens one to work in it checks it here first.
+        self.directories = StoreDirectories(db, clock, audit, fleet, self._current.path)
         self._scans = ScanDesk(
             db=db,
             clock=clock,
@@ -91,6 +92,7 @@ class RecordsService:
             fleet=fleet,
             audit=audit,
             knowledge=self._knowledge,
+            directories=self.directories,
             path_of=self._current.path,
             poll_seconds=settings.poll_seconds,
             rest=rest,
@@ -99,7 +101,13 @@ class RecordsService:
         self.holds = Holds(db=db, clock=clock, audit=audit)
         #: What its servers and engines count of a store.
         self.traffic = TrafficDesk(clock, fleet, telemetry, self._knowledge, self._current.as_found)
+        self._looker = Looker(db, fleet, telemetry, self._knowledge, self._current, self.traffic)
+        self._pasts: list[PastTeller] = []
         fleet.on_forget(self._forget)
+
+    def on_past(self, tell: PastTeller) -> None:
+        """Rooms above say what they did to a record: `tell(store id, name)` is asked for each record's page."""
+        self._pasts.append(tell)
 
     # scans
 
@@ -169,19 +177,10 @@ class RecordsService:
             store = self._fleet.store_target(store_id)
         except NotFound:
             raise NotFound.of("record", record_id[:80]) from None
-        inventory = self._current.judged(store)
-        if inventory is None:
+        found = self._current.record(store, row_id, self._pasts)
+        if found is None:
             raise NotFound.of("record", record_id[:80])
-        labels = self._current.labels(store_id)
-        with inventory:
-            row = self._current.reader(store_id, inventory, labels).get(row_id)
-            if row is None:
-                raise NotFound.of("record", record_id[:80])
-            context = self._current.with_sizes(inventory, self._knowledge.load(store).context)
-            sizes = sizes_seen(inventory, row)
-        held = self._current.held_of(store_id, [row.name])
-        view = record_view(store_id, row, labels.epoch_ids, labels.names, held)
-        return record_detail(view, row, context, sizes, self._current.past(store, view, row))
+        return found
 
     def export_records(self, store_id: int, where: RecordFilter) -> Iterator[RecordView]:
         """All matching records, streamed. Raises NotFound at once."""
@@ -200,17 +199,11 @@ class RecordsService:
 
     def summary(self, store_id: int) -> SummaryView:
         """Raises NotFound. A store that was never scanned has state `never_scanned` and nulls, not zeros."""
-        store = self._fleet.store_target(store_id)
-        stand = self._knowledge.stand(store)
-        self._current.judge_if_stale(store, stand=stand)
-        return store_summary(
-            store,
-            self._current.path(store_id),
-            db=self._db,
-            telemetry=self._telemetry,
-            alarms=self._knowledge.recent(store, stand).alarms,
-            names=self._current.labels(store_id).names,
-        )
+        return self._looker.summary(store_id)
+
+    def look(self, store_id: int, *, points: int = 60) -> StoreLook:
+        """All that the page of a store shows, of one moment. Raises NotFound."""
+        return self._looker.look(store_id, points=points)
 
     def growth(self, store_id: int, *, points: int = 200) -> list[GrowthPointView]:
         """Bytes by class at the end of each scan, oldest first. Raises NotFound."""
@@ -219,13 +212,7 @@ class RecordsService:
 
     def distribution(self, store_id: int) -> DistributionView | None:
         """By age, last use, salt and rank as of the last scan; None before the first. Raises NotFound."""
-        store = self._fleet.store_target(store_id)
-        inventory = self._current.as_found(store_id)
-        if inventory is None:
-            return None
-        with inventory:
-            names = self._current.labels(store_id).names
-            return distribution(str(store_id), inventory, access_times_of(store), names)
+        return self._looker.distribution(store_id)
 
     def count_anew(self) -> None:
         """Counts the distribution of stores whose records came or went since: called by the scheduler."""
@@ -234,24 +221,13 @@ class RecordsService:
             if inventory is not None:
                 with inventory:
                     keep_counts(inventory)
+        self.traffic.count_anew()
 
     # epochs
 
     def epochs(self, store_id: int) -> EpochsView:
         """Observed layouts and what operators said, newest first. Raises NotFound."""
-        store = self._fleet.store_target(store_id)
-        stand = self._knowledge.stand(store)
-        self._current.judge_if_stale(store, stand=stand)
-        known = self._knowledge.recent(store, stand)
-        self._current.sync_epochs(store_id, known)
-        counts = None
-        inventory = self._current.as_found(store_id)
-        if inventory is not None:
-            with inventory:
-                counts = epoch_counts(inventory)
-        rows = self._current.epoch_rows(store_id)
-        choices = safe_choices(store, rows, counts, adapters_here(store, self._telemetry))
-        return EpochsView(items=epoch_rows.epoch_views(rows, counts), alarms=list(known.alarms), choices=choices)
+        return self._looker.epochs(store_id)
 
     def add_epoch(self, store_id: int, body: EpochInput, *, actor: str) -> EpochView:
         """Declares a generation or adopts what was there before. Raises NotFound, InvalidInput, Conflict."""
@@ -297,16 +273,23 @@ class RecordsService:
     # for cleanup
 
     def select_batches(
-        self, store_id: int, where: RecordFilter, *, oldest_first: Sorting | None = None
+        self,
+        store_id: int,
+        where: RecordFilter,
+        *,
+        oldest_first: Sorting | None = None,
+        hard_links: bool = False,
     ) -> Iterator[BulkBatch]:
         """Matching records with the facts of the last scan, judged by the layouts known now. Never foreign files.
 
         In batches of plain rows: what a plan over a whole store reads; memory stays flat. `oldest_first`: by last use
         or by last write, across all classes. Raises NotFound.
         """
-        return self._batches(self._fleet.store_target(store_id), where, oldest_first)
+        return self._batches(self._fleet.store_target(store_id), where, oldest_first, hard_links)
 
-    def _batches(self, store: StoreTarget, where: RecordFilter, oldest_first: Sorting | None) -> Iterator[BulkBatch]:
+    def _batches(
+        self, store: StoreTarget, where: RecordFilter, oldest_first: Sorting | None, hard_links: bool
+    ) -> Iterator[BulkBatch]:
         inventory = self._current.judged(store)
         if inventory is None:
             return
@@ -315,7 +298,14 @@ class RecordsService:
             labels = self._current.labels(store.id)
             reader, names = self._current.reader(store.id, inventory, labels), labels.names
             yield from batches(
-                inventory, reader, where, store_id=store.id, now_ns=now, names=names, oldest_first=oldest_first
+                inventory,
+                reader,
+                where,
+                store_id=store.id,
+                now_ns=now,
+                names=names,
+                oldest_first=oldest_first,
+                hard_links=hard_links,
             )
 
     def classify_now(self, store_id: int, facts: Sequence[FileFact]) -> list[Judgement]:
@@ -376,11 +366,17 @@ class RecordsService:
 
     def mark_cleared(self, store_id: int, model_name: str, world_size: int | None, at: float) -> None:
         """Cleanup says: L2, L1 and L0 were cleared of wrong records of this model at this time (RULES.md C8, R4)."""
+        self._say_cleared(store_id, ClearedEpisode(model_name=encode_model(model_name), world_size=world_size, at=at))
+
+    def mark_reopened(self, store_id: int, model_name: str, at: float) -> None:
+        """Cleanup says: wrong records of this model went back to where engines read them (RULES.md C8)."""
+        self._say_cleared(store_id, ClearedEpisode(model_name=encode_model(model_name), at=at, reopened=True))
+
+    def _say_cleared(self, store_id: int, row: ClearedEpisode) -> None:
         self._fleet.store_target(store_id)
+        row.store_id = store_id
         with self._db.write() as session:
-            session.add(
-                ClearedEpisode(store_id=store_id, model_name=encode_model(model_name), world_size=world_size, at=at)
-            )
+            session.add(row)
         self.on_layout_change(store_id)
 
     # hooks

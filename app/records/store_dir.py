@@ -21,9 +21,13 @@ from app.errors import StoreError
 from app.lmcache.object_keys import OWN_FOLDER
 from app.records.facts import FileFact, display_name
 
+#: What the kernel says of mounts.
+MOUNTS = Path("/proc/self/mountinfo")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWN = OWN_FOLDER.encode()
 _VOLATILE = {"tmpfs", "ramfs", "overlay"}
+# Whether a read moves the access time there is up to the server or the daemon behind it, whatever the mount's options.
+_ELSEWHERE = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "afs")
 # RULES.md C3: what is allowed for where the file system's clock cannot be measured.
 UNMEASURED_ALLOWANCE = 2.0
 #: Told of a sub-directory that could not be read: (relative name, sentence).
@@ -57,6 +61,7 @@ class MountFacts:
     inodes_free: int | None
     block_size: int | None
     reason: str | None = None
+    used_bytes: int | None = None
 
     @property
     def volatile(self) -> bool:
@@ -116,13 +121,13 @@ class StoreDirectory:
 
     # single names
 
-    def open_folder(self, relative: bytes, *, create: bool = False) -> int:
+    def open_folder(self, relative: bytes, *, create: bool = False, start: int | None = None) -> int:
         """A descriptor of a sub-directory (``b""`` is the directory itself); the caller closes it.
 
         Raises OSError (ELOOP or ENOTDIR for a link, EXDEV for another device, EINVAL for ``..``). `create` makes what
-        is missing, for the owner alone.
+        is missing, for the owner alone. `start`: an open folder of this directory that `relative` begins at.
         """
-        fd = os.open(b".", _DIRECTORY, dir_fd=self.fd)
+        fd = os.open(b".", _DIRECTORY, dir_fd=self.fd if start is None else start)
         try:
             for part in relative.split(b"/") if relative else ():
                 if part in (b"", b".", b".."):
@@ -242,13 +247,14 @@ class StoreDirectory:
         return MountFacts(
             fs_type=fs_type,
             mount_point=mount_point,
-            access_times=_access_times(options),
+            access_times=_access_times(fs_type, options),
             read_only=bool(room.f_flag & os.ST_RDONLY),
             total_bytes=room.f_blocks * room.f_frsize,
             free_bytes=room.f_bavail * room.f_frsize,
             # File systems that make inodes as they go (btrfs) say 0 of 0: that is no number.
             inodes_free=room.f_favail if room.f_files else None,
             block_size=room.f_bsize,
+            used_bytes=(room.f_blocks - room.f_bfree) * room.f_frsize,
         )
 
 
@@ -275,20 +281,21 @@ def _listing(fd: int, device: int, batch: int) -> Iterator[tuple[Entries, list[s
     yield entries, folders
 
 
-def _access_times(options: frozenset[str] | None) -> str:
+def _access_times(fs_type: str | None, options: frozenset[str] | None) -> str:
     if options is None:
         return "unknown"
-    for word in ("noatime", "relatime"):
-        if word in options:
-            return word
-    return "strict"
+    if "noatime" in options:
+        return "noatime"
+    if fs_type is not None and fs_type.startswith(_ELSEWHERE):
+        return "unknown"
+    return "relatime" if "relatime" in options else "strict"
 
 
 def _mount_entry(path: str) -> tuple[str | None, str | None, frozenset[str] | None]:
     """(type, mount point, options) of the mount that holds a resolved path, from /proc/self/mountinfo."""
     best: tuple[str | None, str | None, frozenset[str] | None] = (None, None, None)
     try:
-        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+        lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return best
     longest = -1

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from app.clock import iso
 from app.database import Database
 from app.errors import StoreError
+from app.fleet.live import ServerLive
 from app.fleet.schemas import L2View
 from app.fleet.targets import StoreTarget
 from app.records.inventory_file import Inventory
@@ -46,6 +47,7 @@ def store_summary(
             )
         ).one()
     filesystem, mount = _room(store, telemetry)
+    servers = telemetry.servers_live(store.server_ids)
     around = Surroundings(
         mount=mount,
         filesystem=filesystem,
@@ -53,8 +55,8 @@ def store_summary(
         vanished_records=int(vanished[0] or 0),
         vanished_bytes=int(vanished[1] or 0),
         vanished_since=vanished[2],
-        adapter_evicts=_evicts(store, telemetry),
-        adapters=adapters_of(store, telemetry),
+        adapter_evicts=_evicts(store, servers),
+        adapters=_adapters(store, servers),
         alarms=alarms,
         names=names,
     )
@@ -109,6 +111,7 @@ def _room(store: StoreTarget, telemetry: TelemetryService) -> tuple[FilesystemSu
                 free_bytes=seen.free_bytes if seen else None,
                 inodes_free=seen.inodes_free if seen else None,
                 reason=error.detail,
+                used_bytes=seen.used_bytes if seen else None,
             ),
             MountView(note=error.detail),
         )
@@ -125,24 +128,32 @@ def access_times_of(store: StoreTarget) -> str:
 
 def adapters_here(store: StoreTarget, telemetry: TelemetryService) -> list[L2View]:
     """The adapters that write into this directory, as their servers tell of them."""
+    return _here(store, telemetry.servers_live(store.server_ids))
+
+
+def _here(store: StoreTarget, servers: Mapping[int, ServerLive]) -> list[L2View]:
     return [
         adapter
-        for _, live in sorted(telemetry.servers_live(store.server_ids).items())
+        for _, live in sorted(servers.items())
         for adapter in live.l2
         if adapter.base_path in (store.server_path, store.path)
     ]
 
 
-def _evicts(store: StoreTarget, telemetry: TelemetryService) -> bool | None:
+def _evicts(store: StoreTarget, servers: Mapping[int, ServerLive]) -> bool | None:
     """Whether the adapter of this directory evicts, as far as all its servers' configurations agree."""
-    found = {adapter.evicts for adapter in adapters_here(store, telemetry)}
+    found = {adapter.evicts for adapter in _here(store, servers)}
     return found.pop() if len(found) == 1 else None
 
 
 def adapters_of(store: StoreTarget, telemetry: TelemetryService) -> list[AdapterView]:
     """Every L2 adapter of the store's servers, those whose records cannot be listed here with the reason."""
+    return _adapters(store, telemetry.servers_live(store.server_ids))
+
+
+def _adapters(store: StoreTarget, servers: Mapping[int, ServerLive]) -> list[AdapterView]:
     found: list[AdapterView] = []
-    for server_id, live in sorted(telemetry.servers_live(store.server_ids).items()):
+    for server_id, live in sorted(servers.items()):
         for adapter in live.l2:
             listed = adapter.base_path in (store.server_path, store.path)
             found.append(
@@ -170,26 +181,26 @@ def _why_not_listed(adapter: L2View) -> str:
 def growth_points(db: Database, store_id: int, points: int) -> list[GrowthPointView]:
     """Bytes by class at the end of each of the last scans, oldest first."""
     with db.read() as session:
-        scans = list(
-            session.scalars(
-                select(GrowthPoint.scan_id)
-                .where(GrowthPoint.store_id == store_id)
-                .distinct()
-                .order_by(GrowthPoint.scan_id.desc())
-                .limit(points)
-            )
-        )
-        rows = list(
-            session.scalars(
-                select(GrowthPoint)
-                .where(GrowthPoint.store_id == store_id, GrowthPoint.scan_id.in_(scans))
-                .order_by(GrowthPoint.scan_id)
-            )
-        )
+        # A scan's rows are of one time: the index over times tells the last ones without a look at the rest.
+        ends = session.scalars(
+            select(GrowthPoint.at)
+            .where(GrowthPoint.store_id == store_id)
+            .distinct()
+            .order_by(GrowthPoint.at.desc())
+            .limit(points)
+        ).all()
+        if not ends:
+            return []
+        columns = GrowthPoint.scan_id, GrowthPoint.at, GrowthPoint.cls, GrowthPoint.records, GrowthPoint.bytes
+        rows = session.execute(
+            select(*columns)
+            .where(GrowthPoint.store_id == store_id, GrowthPoint.at >= ends[-1])
+            .order_by(GrowthPoint.at, GrowthPoint.scan_id)
+        ).all()
     found: dict[int, GrowthPointView] = {}
-    for row in rows:
-        view = found.setdefault(
-            row.scan_id, GrowthPointView(at=iso(row.at) or "", scan_id=str(row.scan_id), by_class={})
-        )
-        view.by_class[row.cls] = Count(records=row.records, bytes=row.bytes)
+    for scan_id, at, cls, records, size in rows:
+        view = found.get(scan_id)
+        if view is None:
+            view = found[scan_id] = GrowthPointView(at=iso(at) or "", scan_id=str(scan_id), by_class={})
+        view.by_class[cls] = Count.model_construct(records=records, bytes=size)
     return list(found.values())

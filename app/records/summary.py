@@ -225,6 +225,10 @@ _NOTES = {
 def mount_view(mount: MountFacts) -> MountView:
     """The file system for people."""
     notes = [_NOTES[mount.access_times]] if mount.access_times in _NOTES else []
+    if mount.access_times == "unknown" and mount.fs_type:
+        notes = [
+            f"{mount.fs_type}: whether a read moves the access time is up to what is behind it, and not known here"
+        ]
     if mount.volatile:
         notes.append(f"{mount.fs_type}: records are lost when the host or the container restarts")
     if mount.read_only:
@@ -249,4 +253,5 @@ def filesystem_summary(mount: MountFacts) -> FilesystemSummary:
         free_bytes=mount.free_bytes,
         inodes_free=mount.inodes_free,
         reason=mount.reason,
+        used_bytes=mount.used_bytes,
     )

@@ -44,6 +44,18 @@ class Scan(WorkColumns, Base):
     mount: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
 
 
+class StoreDirectoryRow(Base):
+    """The directory that the last scan of a store found, or that somebody said is the store now (`same_store.py`)."""
+
+    __tablename__ = "store_directory"
+
+    store_id: Mapped[int] = mapped_column(ForeignKey("store.id", ondelete="CASCADE"), primary_key=True)
+    identity: Mapped[str]  # device:inode
+    mark: Mapped[str | None] = mapped_column(default=None)  # null: it could not be marked
+    fs_type: Mapped[str | None] = mapped_column(default=None)
+    seen_at: Mapped[float]
+
+
 class LayoutEpoch(Base):
     """A layout of one (store, model, world size) as seen on servers, or what an operator said of a model.
 
@@ -91,7 +103,10 @@ class ServerHistory(Base):
 
 
 class ClearedEpisode(Base):
-    """L2, L1 and L0 were cleared of wrong records of a model (RULES.md C8); told by cleanup runs."""
+    """L2, L1 and L0 were cleared of wrong records of a model (RULES.md C8); told by cleanup runs.
+
+    `reopened`: the opposite. A restore put wrong records of the model back, so that engines may read them again.
+    """
 
     __tablename__ = "cleared_episode"
     __table_args__ = (Index("ix_cleared_episode_store", "store_id", "model_name"),)
@@ -101,6 +116,7 @@ class ClearedEpisode(Base):
     model_name: Mapped[str]  # as in record names
     world_size: Mapped[int | None] = mapped_column(default=None)  # null: all
     at: Mapped[float]
+    reopened: Mapped[bool] = mapped_column(default=False)
 
 
 class RecordHold(Base):

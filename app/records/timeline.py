@@ -47,11 +47,15 @@ class Adoption(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """L2, L1 and L0 were cleared of wrong records of a model (`world_size` None: of all its world sizes)."""
+    """L2, L1 and L0 were cleared of wrong records of a model (`world_size` None: of all its world sizes).
+
+    `reopened`: wrong records were put back at this time instead.
+    """
 
     model: str
     world_size: int | None
     at: float
+    reopened: bool = False
 
 
 @dataclass(frozen=True)
@@ -275,9 +279,13 @@ class _Merge:
         adoptions: Sequence[Adoption],
         generations: Sequence[float],
     ) -> list[tuple[float, float]]:
-        """Times after a proven (or declared) change until the caches were cleared, while hits occurred."""
-        clears = sorted(c.at for c in self.cleared if c.model == owner[0] and c.world_size in (None, owner[1]))
-        changes = set(generations)
+        """Times after a proven (or declared) change until the caches were cleared, while hits occurred.
+
+        Wrong records that were put back count as a change: engines may read them from then on.
+        """
+        told = [c for c in self.cleared if c.model == owner[0] and c.world_size in (None, owner[1])]
+        clears = sorted(c.at for c in told if not c.reopened)
+        changes = {*generations, *(c.at for c in told if c.reopened)}
         for presence in presences:
             last_clear = max((at for at in clears if at <= presence.start), default=-FOREVER)
             for other in presences:

@@ -10,7 +10,9 @@ from app.shapes import ApiModel
 class ReadBackView(ApiModel):
     """What was written to the store against what was ever read back, in `covered_seconds` of polls since `window_from`.
 
-    `read_bytes` is `read_records` times `mean_record_bytes` (of the records on the disk): LMCache counts no bytes read.
+    `read_bytes` is an estimate: LMCache counts records read from L2, not their bytes. It is `read_records` times
+    `mean_record_bytes` (of the records on the disk at the last scan); `read_bytes_bounds` is the same with the smallest
+    and the largest of them, and `read_bytes_note` says it in words. `written_estimated`: so is `written_bytes`.
     """
 
     state: Literal["value", "unknown"]
@@ -20,8 +22,11 @@ class ReadBackView(ApiModel):
     covered_seconds: float | None = None
     written_records: int | None = None
     written_bytes: int | None = None
+    written_estimated: bool = False
     read_records: int | None = None
     read_bytes: int | None = None
+    read_bytes_bounds: list[int] | None = None
+    read_bytes_note: str | None = None
     reads_per_record: float | None = None
     mean_record_bytes: int | None = None
     source: str
@@ -75,6 +80,7 @@ class TrafficView(ApiModel):
     """What went into a store and what came back, by counters of its servers and engines."""
 
     store_id: str
+    counted_at: str
     read_back: ReadBackView
     never_read: NeverReadView
     requests: RequestRecordsView

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from app.clock import Clock, iso
+from app.errors import NotFound
 from app.fleet.service import FleetService
 from app.fleet.targets import StoreTarget
 from app.lmcache.layouts import KVLayout
@@ -17,13 +19,16 @@ from app.records.schemas import Count
 from app.records.store_summary import adapters_of
 from app.records.timeline import NS
 from app.records.traffic_schemas import NeverReadView, ReadBackView, RequestRecordsView, TrafficView
+from app.sizes import disk_size
 from app.telemetry.counted import Span
 from app.telemetry.service import TelemetryService
 
 #: How far back counters are summed, seconds.
 _EVER = 90 * 86_400.0
 _SOURCE = "the servers' own counters (lmcache_mp_l2_store_completed…, lmcache_mp_l2_prefetch_load_completed…)"
-_KEPT_SECONDS = 15.0
+#: A count is shown for this long; one that somebody looked at lately is made again before it is that old.
+_KEPT_SECONDS = 90.0
+_LATELY_SECONDS = 600.0
 _SHARED = "a server of this store writes to other places, too; its counters are of all of them"
 _REQUESTS_SOURCE = "the engines' own counters (vllm:request_prompt_tokens, vllm:request_generation_tokens) and "
 
@@ -44,24 +49,45 @@ class TrafficDesk:
         self._telemetry = telemetry
         self._knowledge = knowledge
         self._inventory_of = inventory_of
-        self._kept: dict[int, tuple[float | None, float, TrafficView]] = {}
+        self._kept: dict[int, _Kept] = {}
         self._lock = threading.Lock()
 
     def view(self, store_id: int) -> TrafficView:
-        """At most `_KEPT_SECONDS` old: days of samples, and of a large store all records since, are counted for it.
+        """At most a minute and a half old: days of samples, and of a large store all records since, are counted for it.
 
         Raises NotFound.
         """
-        store = self._fleet.store_target(store_id)
+        return self.of(self._fleet.store_target(store_id))
+
+    def of(self, store: StoreTarget) -> TrafficView:
+        """`view` of a store that is known."""
+        store_id = store.id
         now, scanned_at = self._clock(), self._scanned_at(store_id)
         with self._lock:
             kept = self._kept.get(store_id)
-        if kept is not None and kept[0] == scanned_at and 0 <= now - kept[1] <= _KEPT_SECONDS:
-            return kept[2]
+        if kept is not None and kept.scanned_at == scanned_at and 0 <= now - kept.counted_at <= _KEPT_SECONDS:
+            kept.asked_at = now
+            return kept.view
         found = self._view(store, now)
         with self._lock:
-            self._kept[store_id] = (scanned_at, now, found)
+            self._kept[store_id] = _Kept(scanned_at, now, now, found)
         return found
+
+    def count_anew(self) -> None:
+        """Counts again what somebody looked at lately, so that its page need not: called by the scheduler."""
+        now = self._clock()
+        with self._lock:
+            asked = {ident: kept.asked_at for ident, kept in self._kept.items()}
+        for ident, at in asked.items():
+            found = None
+            if 0 <= now - at <= _LATELY_SECONDS:
+                with suppress(NotFound):  # it was forgotten
+                    found = self._view(self._fleet.store_target(ident), now)
+            with self._lock:
+                if found is None:
+                    self._kept.pop(ident, None)
+                else:
+                    self._kept[ident] = _Kept(self._scanned_at(ident), now, at, found)
 
     def _scanned_at(self, store_id: int) -> float | None:
         inventory = self._inventory_of(store_id)
@@ -85,6 +111,7 @@ class TrafficDesk:
                 held = _held(inventory, found, known)
         return TrafficView(
             store_id=str(store.id),
+            counted_at=iso(now) or "",
             read_back=read_back(traffic.flow(servers), held, only),
             never_read=never_read(found, held),
             requests=self._requests(store, known, servers, held, only, now),
@@ -120,11 +147,24 @@ class TrafficDesk:
         return request_records(told, factors, traffic.flow(windowed), only, note)
 
 
+@dataclass
+class _Kept:
+    scanned_at: float | None
+    counted_at: float
+    asked_at: float
+    view: TrafficView
+
+
 @dataclass(frozen=True)
 class _Held:
-    """What of the inventory the counters are held against. `since` and `after`: records written since then."""
+    """What of the inventory the counters are held against. `since` and `after`: records written since then.
+
+    `mean_bytes`, `least_bytes`, `most_bytes`: of one record.
+    """
 
     mean_bytes: float | None = None
+    least_bytes: int | None = None
+    most_bytes: int | None = None
     scanned_at: float | None = None
     written_since: Count | None = None
     written_after: Count | None = None
@@ -172,6 +212,8 @@ def _held(inventory: Inventory, found: traffic.Quiet | str, known: Knowledge) ->
         after = written_since(inventory, cohorts, round(found.last_load * NS) + known.context.margin)
     return _Held(
         mean_bytes=size / records if records else None,
+        least_bytes=min((c.min_size for c in cohorts), default=None),
+        most_bytes=max((c.max_size for c in cohorts), default=None),
         scanned_at=None if at is None else float(at),
         written_since=since,
         written_after=after,
@@ -220,11 +262,38 @@ def read_back(flow: traffic.Flow, held: _Held, only: str) -> ReadBackView:
         covered_seconds=flow.covered,
         written_records=_whole(flow.stored),
         written_bytes=_whole(written),
+        written_estimated=flow.stored_bytes is None and bool(written),
         read_records=_whole(flow.loaded),
         read_bytes=_whole(read),
+        read_bytes_bounds=_bounds(flow.loaded, held),
+        read_bytes_note=_estimate(flow.loaded, held),
         reads_per_record=flow.loaded / flow.stored if flow.loaded is not None and flow.stored else None,
         mean_record_bytes=_whole(mean),
         source=_SOURCE,
+    )
+
+
+def _bounds(loaded: float | None, held: _Held) -> list[int] | None:
+    if not loaded or held.least_bytes is None or held.most_bytes is None:
+        return None
+    return [round(loaded * held.least_bytes), round(loaded * held.most_bytes)]
+
+
+def _estimate(loaded: float | None, held: _Held) -> str | None:
+    """The rule behind the bytes read back, and how far off they can be."""
+    bounds = _bounds(loaded, held)
+    if bounds is None or held.mean_bytes is None:
+        return None
+    rule = (
+        "an estimate, since LMCache counts records read from L2 and not their bytes: "
+        f"records read × {disk_size(held.mean_bytes)}, the mean of those on the disk at the last scan"
+    )
+    gone = "records read and gone since may have had other sizes"
+    if held.least_bytes == held.most_bytes:
+        return f"{rule}. All of them have that size, so it is off only as far as {gone}"
+    return (
+        f"{rule}. If only the smallest were read it is {disk_size(bounds[0])}, if only the largest "
+        f"{disk_size(bounds[1])}; {gone}"
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from app.sandbox import tokenizer
 from app.sandbox.config import EngineSpec, Latency
 from app.sandbox.exposition import MetricSet, families
 from app.sandbox.misbehaviour import Faults
 from app.sandbox.model import Block, join_blocks, load_model, log_softmax, split_chunk
+from app.sandbox.sampling import Generation, Sampling, Step, best, constant_steps, pick
 from app.sandbox.server import CacheServer, Lookup
 from app.sandbox.tiers import PrefixCache, block_hashes
 
@@ -23,63 +24,6 @@ _ONLY_WITH_CONNECTOR = {"vllm:lmcache_mp_lookup_duration_seconds", "vllm:num_req
 
 class EngineHangs(Exception):
     """The request will never be answered (`engine_driven` behind a server that forgot this engine)."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """What a request asks for. Without `top_logprobs` no log-probabilities; `prompt_logprobs` skips every cache."""
-
-    max_tokens: int = 16
-    temperature: float = 0.0
-    top_logprobs: int | None = None
-    ignore_eos: bool = False
-    min_tokens: int = 0
-    seed: int | None = None
-    salt: str = ""
-    prompt_logprobs: int | None = None
-
-    @property
-    def skip_caches(self) -> bool:
-        return self.prompt_logprobs is not None
-
-
-@dataclass(frozen=True)
-class Step:
-    """One generated token: its log-probability (NaN possible) and the alternatives, best first."""
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-@dataclass
-class Generation:
-    """An answer and how it came about. Token counts: `local` + `external` + `computed` = prompt.
-
-    `lmcache_cached` is what LMCache holds of the prompt, `lmcache_extra` what it really supplied; on a prompt of
-    exactly whole chunks `external` is one less than that. `prompt_logprobs` has for every prompt token but the first
-    the token itself and the best ones, as (token, log-probability, rank).
-    """
-
-    prompt: Sequence[int]
-    steps: list[Step] = field(default_factory=list)
-    finish_reason: str = "length"
-    local: int = 0
-    external: int = 0
-    computed: int = 0
-    lmcache_cached: int = 0
-    lmcache_extra: int = 0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    prompt_logprobs: list[list[tuple[int, float, int]]] | None = None
-
-    @property
-    def cached(self) -> int:
-        return self.local + self.external
-
-    @property
-    def tokens(self) -> list[int]:
-        return [step.token for step in self.steps]
 
 
 class Engine:
@@ -111,6 +55,7 @@ class Engine:
         self.fingerprint = f"{self._rng.getrandbits(32):08x}"
         self.model = load_model(self.spec.model_path)
         self.l0 = PrefixCache(self.spec.l0_blocks)
+        self._put_back: tuple[int, PrefixCache | None] = (0, None)
         self.metrics = MetricSet("engine", started_at)
         self._next_heartbeat: float | None = None
         self._linked = False
@@ -165,6 +110,7 @@ class Engine:
     def generate(self, tokens: Sequence[int], sampling: Sampling, now: float) -> Generation:
         """Answer one prompt of at least one token. Raises `EngineHangs`."""
         self.metrics.now = now
+        self._answered_since_reset()
         result = Generation(prompt=tokens)
         block_size = self.spec.layout.block_size
         hashes = block_hashes(tokens, block_size, sampling.salt)
@@ -189,6 +135,12 @@ class Engine:
         if sampling.prompt_logprobs is not None:
             result.prompt_logprobs = self._score_prompt(tokens, blocks, sampling.prompt_logprobs)
         self._decode(result, blocks, sampling, now)
+        if self.faults.answers_from:
+            self._answer_from(self.faults.answers_from, result, sampling, now)
+        if self.faults.constant_logprobs:
+            result.steps = [Step(s.token, 0.0, tuple((t, 0.0) for t, _ in s.top)) for s in result.steps]
+        if self.faults.constant_answers:
+            constant_steps(result, self.faults.constant_answers, sampling.max_tokens, self._rng)
         result.decode_seconds = self.latency.decode_per_token * max(0, len(result.steps) - 1)
         self._count(result, sampling)
         return result
@@ -261,8 +213,8 @@ class Engine:
         rng = random.Random(sampling.seed if sampling.seed is not None else self._rng.getrandbits(32))  # noqa: S311
         for _ in range(sampling.max_tokens):
             logprobs = log_softmax(self.model.logits([*full, *tail], tokens[-1], layout))
-            token = _pick(logprobs, sampling.temperature, rng)
-            result.steps.append(Step(token, logprobs[token], _best(logprobs, token, sampling.top_logprobs)))
+            token = pick(logprobs, sampling.temperature, rng)
+            result.steps.append(Step(token, logprobs[token], best(logprobs, token, sampling.top_logprobs)))
             if token == tokenizer.EOS and not sampling.ignore_eos and len(result.steps) >= sampling.min_tokens:
                 result.finish_reason = "stop"
                 return
@@ -273,6 +225,21 @@ class Engine:
                 full.append(tail.pop())
                 self._keep(block_hashes(tokens, size, sampling.salt)[-1], full[-1], now)
                 state = self.model.state(full, layout)
+
+    def _answer_from(self, part: str, result: Generation, sampling: Sampling, now: float) -> None:
+        """Answer anew from a part of the prompt alone (the fault `answers_from`)."""
+        tokens, size = list(result.prompt), self.spec.layout.block_size
+        if part == "length":
+            seen = [10 + len(tokens) % 400] * 2
+        else:
+            seen = [*tokens[:size], *tokens[-size:]] if part == "ends" else tokens[-size:]
+        own = Generation(prompt=seen)
+        blocks: list[Block] = []
+        for start in range(0, len(seen), size):
+            state = self.model.state(blocks, self.spec.layout)
+            blocks.append(self.model.compute(seen[start : start + size], start, state, self.spec.layout))
+        self._decode(own, blocks, replace(sampling, salt=f"{sampling.salt} {part}"), now)
+        result.steps, result.finish_reason = own.steps, own.finish_reason
 
     def _score_prompt(
         self, tokens: Sequence[int], blocks: list[Block], count: int
@@ -299,10 +266,21 @@ class Engine:
             return True
         if self.running or self.faults.reset_refuses:
             return False
+        if self.faults.reset_lasts is not None:
+            self._put_back = (self.faults.reset_lasts + 1, self.l0)
+            self.l0 = PrefixCache(self.spec.l0_blocks)
         self.l0.clear()
         if external and self.server is not None and self.server.down_since is None:
             self.server.clear(now)
         return True
+
+    def _answered_since_reset(self) -> None:
+        """With `reset_lasts`, a later request meets the old cache again: the reset went to another replica than it."""
+        left, old = self._put_back
+        if old is not None:
+            self._put_back = (left - 1, old if left > 1 else None)
+            if left == 1:
+                self.l0 = old
 
     # --- counting -------------------------------------------------------------------------------------------
 
@@ -369,25 +347,3 @@ class Engine:
         if generated > 1:
             self.metrics.observe("vllm:iteration_tokens_total", 1, generated - 1, **self._labels)
             self.metrics.observe("vllm:inter_token_latency_seconds", between, generated - 1, **self._labels)
-
-
-def _pick(logprobs: Sequence[float], temperature: float, rng: random.Random) -> int:
-    """The best token (the lowest id of equals), or a sampled one; token 0 where all is NaN, as the real one gives."""
-    if logprobs[0] != logprobs[0]:
-        return tokenizer.UNKNOWN
-    if temperature <= 0:
-        return max(range(len(logprobs)), key=lambda i: (logprobs[i], -i))
-    weights = [2.718281828459045 ** (value / temperature) for value in logprobs]
-    return rng.choices(range(len(weights)), weights)[0]
-
-
-def _best(logprobs: Sequence[float], chosen: int, count: int | None) -> tuple[tuple[int, float], ...]:
-    """The `count` best tokens, and the chosen one if it is not among them."""
-    if count is None:
-        return ()
-    if logprobs[0] != logprobs[0]:
-        return ((chosen, logprobs[chosen]),)
-    best = sorted(range(len(logprobs)), key=lambda i: (-logprobs[i], i))[:count]
-    if chosen not in best:
-        best.insert(0, chosen)
-    return tuple((i, logprobs[i]) for i in best)

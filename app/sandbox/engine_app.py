@@ -15,10 +15,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from app.sandbox import engine_views
-from app.sandbox.engine import Engine, EngineHangs, Generation
-from app.sandbox.misbehaviour import ASGIApp, Message, Receive, Send, until_disconnect
+from app.sandbox.engine import Engine, EngineHangs
+from app.sandbox.misbehaviour import ASGIApp, KeptPage, Message, Receive, Send, until_disconnect
 from app.sandbox.openai_answers import Head, answer, stream_events
 from app.sandbox.openai_requests import ApiError, Ask, parse, tokenize
+from app.sandbox.sampling import Generation
 from app.sandbox.tokenizer import decode
 from app.sandbox.world import World
 
@@ -73,6 +74,7 @@ class _Front:
         self._world = world
         self._engine = engine
         self._seats: asyncio.Semaphore | None = None
+        self._page = KeptPage(engine.faults)
 
     # --- probes and operator's calls ---
 
@@ -89,7 +91,7 @@ class _Front:
         if self._engine.faults.metrics_missing:
             return JSONResponse({"detail": "Not Found"}, 404)
         with self._world.lock:
-            text = engine_views.metrics_text(self._engine, self._world.now())
+            text = self._page.text(lambda: engine_views.metrics_text(self._engine, self._world.now()))
         return PlainTextResponse(text, media_type="text/plain; version=1.0.0")
 
     def models(self, request: Request) -> Response:
@@ -173,6 +175,8 @@ class _Front:
                     await asyncio.Event().wait()
                 if number and faults.stream_cut_after is not None and number > faults.stream_cut_after:
                     raise ConnectionAbortedError("cut on purpose")
+                if number and faults.stream_loses_after is not None and number > faults.stream_loses_after:
+                    continue
                 yield b"data: " + json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
             yield b"data: [DONE]\n\n"
 

@@ -8,6 +8,7 @@ not here: they are states of the component itself (`app.sandbox.control`).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, fields
@@ -22,6 +23,14 @@ ASGIApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 @dataclass
 class Faults:
     """What a component does wrong just now; the defaults are good behaviour.
+
+    `l2_garbage`: the files are right, but what is loaded from them is all zeros, as from failing storage.
+    `reset_lasts`: a reset empties the cache for so many requests only. `constant_answers`: every prompt gets one text,
+    with the `numbers` of one answer too, with those and a little `noise`, or as bare `words` over its own numbers.
+    `answers_from`: the answer is computed anew from a part of the prompt alone, whatever was loaded: its `tail`, its
+    `length`, or its two `ends`. `constant_logprobs`: every log-probability is 0.
+    `stream_loses_after`: events behind so many tokens never come, though the usage counts their tokens.
+    `metrics_kept_seconds`: /metrics answers with the page it made last, until that is so old.
 
     The first block concerns every HTTP answer whose path starts with `paths` (one prefix, or several joined by
     commas; empty means all). The second block belongs to cache servers, the third to engines, the last to both.
@@ -43,12 +52,19 @@ class Faults:
     status_unhealthy: bool = False
     healthcheck_unhealthy: bool = False
     mq_dead: bool = False
+    l2_garbage: bool = False
 
     reset_lies: bool = False
+    reset_lasts: int | None = None
+    constant_answers: str = ""
     reset_refuses: bool = False
     stream_stops_after: int | None = None
     stream_cut_after: int | None = None
+    stream_loses_after: int | None = None
+    answers_from: str = ""
+    constant_logprobs: bool = False
 
+    metrics_kept_seconds: float = 0.0
     metrics_missing: bool = False
     metrics_hidden: str = ""
 
@@ -81,6 +97,22 @@ class Faults:
     def concerns(self, path: str) -> bool:
         """True if the HTTP faults are meant for `path`."""
         return not self.paths or any(path.startswith(p) for p in self.paths.split(","))
+
+
+class KeptPage:
+    """A page of counters that is not made anew until it is old (`metrics_kept_seconds`), as behind a cache."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._made = float("-inf")
+        self._text = ""
+
+    def text(self, make: Callable[[], str]) -> str:
+        """The page as it is told now."""
+        now = time.monotonic()
+        if now - self._made >= self._faults.metrics_kept_seconds:
+            self._made, self._text = now, make()
+        return self._text
 
 
 class FaultyHTTP:

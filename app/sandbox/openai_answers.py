@@ -13,8 +13,8 @@ from typing import Any
 
 from app.sandbox import tokenizer
 from app.sandbox.config import EngineSpec
-from app.sandbox.engine import Generation, Step
 from app.sandbox.openai_requests import ApiError, Ask
+from app.sandbox.sampling import Generation, Step
 
 Json = dict[str, Any]
 

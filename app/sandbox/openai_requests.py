@@ -8,7 +8,7 @@ from typing import Any
 
 from app.sandbox import tokenizer
 from app.sandbox.config import EngineSpec
-from app.sandbox.engine import Sampling
+from app.sandbox.sampling import Sampling
 
 Json = dict[str, Any]
 _MAX_LOGPROBS = 20

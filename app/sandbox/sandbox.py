@@ -13,10 +13,10 @@ from types import TracebackType
 
 from app.sandbox.config import EngineSpec, SandboxConfig, ServerSpec
 from app.sandbox.control import Control, create_control_app
-from app.sandbox.engine import Sampling
 from app.sandbox.engine_app import create_engine_app
 from app.sandbox.hosting import Host
 from app.sandbox.misbehaviour import ASGIApp, FaultyHTTP
+from app.sandbox.sampling import Sampling
 from app.sandbox.seeding import SeedReport, seed_demo
 from app.sandbox.server_app import create_server_app
 from app.sandbox.traffic import Prompts, Traffic, TrafficShape

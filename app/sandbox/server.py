@@ -247,7 +247,7 @@ class CacheServer:
             if not self.l1.fits([*(len(data) for _, data in loaded), size]):
                 reason = "l1_oom"
             elif (data := l2.load(key, size)) is not None:
-                loaded.append((key, data))
+                loaded.append((key, bytes(len(data)) if self.faults.l2_garbage else data))
                 continue
             self.counters.load_failed(key.model_name, reason)
         self.counters.loaded(salt, len(loads), len(loaded))

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel
 
 from app.sandbox import server_config, server_views
+from app.sandbox.misbehaviour import KeptPage
 from app.sandbox.server import CacheServer
 from app.sandbox.tiers import ObjectKey
 from app.sandbox.world import World
@@ -72,6 +73,8 @@ def create_server_app(world: World, server: CacheServer, port: Callable[[], int]
     """The application of one cache server; `port` tells where it listens (for `/config`)."""
     app = FastAPI(title="LMCache HTTP API", docs_url=None, redoc_url=None)
 
+    page = KeptPage(server.faults)
+
     def locked(answer: Callable[[float], Any]) -> Any:
         with world.lock:
             return answer(world.now())
@@ -114,7 +117,7 @@ def create_server_app(world: World, server: CacheServer, port: Callable[[], int]
     def metrics() -> Response:
         if server.faults.metrics_missing:
             raise HTTPException(404)
-        return PlainTextResponse(locked(lambda now: server_views.metrics_text(server, now)))
+        return PlainTextResponse(locked(lambda now: page.text(lambda: server_views.metrics_text(server, now))))
 
     @app.post("/metrics/reset")
     def metrics_reset() -> Response:

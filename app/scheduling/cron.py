@@ -56,13 +56,19 @@ def next_firings(cron: str, timezone: str, after: float, count: int = 3) -> list
 
 def last_due(cron: str, timezone: str, after: float, now: float) -> float | None:
     """The latest firing time in (after, now], or None. Looks back at most 32 days, so a long sleep costs little."""
-    latest = None
+    found = due_between(cron, timezone, after, now)
+    return found[-1] if found else None
+
+
+def due_between(cron: str, timezone: str, after: float, now: float) -> list[float]:
+    """All firing times in (after, now] of the last 32 days, oldest first."""
+    found: list[float] = []
     start = max(after, now - 32 * 86400)
     for moment in CronSim(cron, datetime.fromtimestamp(start, ZoneInfo(timezone))):
         if moment.timestamp() > now:
             break
-        latest = moment.timestamp()
-    return latest
+        found.append(moment.timestamp())
+    return found
 
 
 class DebianCronTrigger(BaseTrigger):  # type: ignore[misc]

@@ -1,28 +1,31 @@
 """Runs long work in worker threads of this process. See `work.py` for what a row of long work is.
 
 Guarantees: a row is run by at most one process (guarded UPDATE); the final state is written by whoever ran it, or by
-the next start that finds its process gone (`interrupted`). Runners must poll `WorkContext.check_cancel()` at least
+whoever finds its process gone: the next start, a look every few seconds, or a request that meets the row
+(`interrupted`). Runners must poll `WorkContext.check_cancel()` at least
 every two seconds of work and hold no database session while doing I/O.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from app.clock import Clock
 from app.database import Database
 from app.errors import TierkeeperError
+from app.scheduling.news import News
+from app.scheduling.owners import Owners
 from app.scheduling.work import CANCELLED, FAILED, INTERRUPTED, QUEUED, RUNNING, SUCCEEDED
 
 log = structlog.get_logger()
@@ -37,38 +40,50 @@ class WorkKind:
     """One kind of long work. `table` is an ORM class with WorkColumns.
 
     run: does the work; returning normally means `succeeded`, Cancelled means `cancelled`, anything else `failed`.
-    recover: called for a row found `interrupted` at start, before new work runs (settle journals here).
+    recover: called for a row whose process is gone, before it is called `interrupted` (settle journals here).
+    ended: called with the row's id and its final state in the unit of work that writes that state (audit).
     """
 
     name: str
     table: type[Any]
     run: Callable[[WorkContext], None]
     recover: Callable[[int], None] | None = None
+    ended: Callable[[Session, int, str], None] | None = None
 
 
 class WorkContext:
     """What a running piece of work sees of its row."""
 
-    def __init__(self, db: Database, clock: Clock, table: type[Any], work_id: int, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        table: type[Any],
+        work_id: int,
+        stopping: threading.Event,
+        moved: Callable[[], None] = lambda: None,
+    ) -> None:
         self.db = db
         self.clock = clock
         self.id = work_id
+        self._moved = moved
         self._table = table
         self._stopping = stopping
         self._last_write = 0.0
+        #: What was too soon to be written; it is with the row's end.
+        self.untold: dict[str, Any] = {}
 
     def progress(self, done: int, total: int | None = None, unit: str = "", *, force: bool = False) -> None:
         """Records how far the work is; at most twice a second unless forced. Also the heartbeat."""
         now = self.clock()
+        values = {"progress_done": done, "progress_total": total, "progress_unit": unit}
         if not force and 0 <= now - self._last_write < 0.5:
+            self.untold = values
             return
-        self._last_write = now
+        self._last_write, self.untold = now, {}
         with self.db.write() as session:
-            session.execute(
-                update(self._table)
-                .where(self._table.id == self.id)
-                .values(progress_done=done, progress_total=total, progress_unit=unit, heartbeat_at=now)
-            )
+            session.execute(update(self._table).where(self._table.id == self.id).values(**values, heartbeat_at=now))
+        self._moved()
 
     def cancelled(self) -> bool:
         """Whether somebody asked to stop, or the process is shutting down."""
@@ -99,7 +114,13 @@ class WorkRunner:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._stopping = threading.Event()
-        self.owner = process_identity(os.getpid())
+        self._owners = Owners(db)
+        self.news = News()
+
+    @property
+    def owner(self) -> str:
+        """This process, as rows name it."""
+        return self._owners.me
 
     def register(self, kind: WorkKind) -> None:
         self._kinds[kind.name] = kind
@@ -113,6 +134,7 @@ class WorkRunner:
         self._stopping.set()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+        self._owners.let_go()
 
     def submit(self, kind_name: str, work_id: int) -> Future[bool] | None:
         """Runs a queued row in a thread. Without started threads (a command): runs it here and returns None."""
@@ -126,7 +148,9 @@ class WorkRunner:
         kind = self._kinds[kind_name]
         if not self._claim(kind, work_id):
             return False
-        context = WorkContext(self._db, self._clock, kind.table, work_id, self._stopping)
+        moved = partial(self.news.tell, kind.name)
+        moved()
+        context = WorkContext(self._db, self._clock, kind.table, work_id, self._stopping, moved)
         state, error = SUCCEEDED, None
         crash: Exception | None = None
         try:
@@ -141,7 +165,7 @@ class WorkRunner:
             crash = problem
             where = traceback.extract_tb(problem.__traceback__)[-1]
             state, error = FAILED, f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
-        self._finish(kind, work_id, state, error)
+        self._finish(kind, work_id, state, error, context.untold)
         if crash is not None:
             # Only now: a log that cannot be written must not leave the row `running` for ever.
             log.error("work.crashed", kind=kind_name, id=work_id, exc_info=crash)
@@ -153,17 +177,64 @@ class WorkRunner:
         with self._db.read() as session:
             return session.scalar(select(table.state).where(table.id == work_id))
 
+    def alive(self, owner: str | None) -> bool:
+        """Whether the process that a row names as its owner still runs."""
+        return self._owners.alive(owner)
+
     def recover(self) -> None:
-        """Marks rows whose process is gone `interrupted`, lets their rooms settle them, and re-submits queued rows."""
+        """Ends rows whose process is gone: their rooms settle them, then they are `interrupted`. Cheap where all live.
+
+        At start before anything new runs, every few seconds, and before a request is refused for what another row does.
+        """
         for kind in self._kinds.values():
             with self._db.read() as session:
                 rows = session.execute(select(kind.table.id, kind.table.owner).where(kind.table.state == RUNNING)).all()
             for work_id, owner in rows:
-                if owner == self.owner or owner_alive(owner):
+                if self._owners.alive(owner):
                     continue
-                if kind.recover is not None:
-                    kind.recover(work_id)
-                self._finish(kind, work_id, INTERRUPTED, "the process that ran it is gone")
+                try:
+                    self._end_dead(kind, work_id, owner)
+                except Exception:  # one row's trouble keeps no other from its end; the next look tries again
+                    log.exception("work.not_ended", kind=kind.name, id=work_id)
+
+    def _end_dead(self, kind: WorkKind, work_id: int, owner: str | None) -> None:
+        self._owners.hold()
+        # Taken over first: two that find the same dead row (a panel's look, a request, a command) must not both settle.
+        if not self._hand_over(kind, work_id, owner, self.owner):
+            return
+        try:
+            if kind.recover is not None:
+                kind.recover(work_id)
+            self._finish(kind, work_id, INTERRUPTED, "the process that ran it is gone")
+        except BaseException:
+            self._hand_over(kind, work_id, self.owner, owner)
+            raise
+        log.info("work.owner_gone", kind=kind.name, id=work_id, owner=owner)
+
+    def _hand_over(self, kind: WorkKind, work_id: int, old: str | None, new: str | None) -> bool:
+        table = kind.table
+        with self._db.write() as session:
+            taken = session.execute(
+                update(table).where(table.id == work_id, table.state == RUNNING, table.owner == old).values(owner=new)
+            )
+            return bool(taken.rowcount)  # type: ignore[attr-defined]
+
+    def cancel(self, kind_name: str, work_id: int) -> None:
+        """Asks a row to stop; one that nobody runs (yet, or any more) ends at once. Idempotent."""
+        kind = self._kinds[kind_name]
+        self.recover()
+        table = kind.table
+        with self._db.write() as session:
+            ended = session.execute(
+                update(table)
+                .where(table.id == work_id, table.state == QUEUED)
+                .values(state=CANCELLED, finished_at=self._clock(), cancel_requested=True)
+            )
+            session.execute(
+                update(table).where(table.id == work_id, table.state == RUNNING).values(cancel_requested=True)
+            )
+            if ended.rowcount and kind.ended is not None:  # type: ignore[attr-defined]
+                kind.ended(session, work_id, CANCELLED)
 
     def resume_queued(self) -> None:
         """Submits rows that were queued when the last process ended."""
@@ -174,6 +245,7 @@ class WorkRunner:
                 self.submit(kind.name, work_id)
 
     def _claim(self, kind: WorkKind, work_id: int) -> bool:
+        self._owners.hold()
         now = self._clock()
         with self._db.write() as session:
             claimed = session.execute(
@@ -183,46 +255,16 @@ class WorkRunner:
             )
             return bool(claimed.rowcount)  # type: ignore[attr-defined]
 
-    def _finish(self, kind: WorkKind, work_id: int, state: str, error: str | None) -> None:
-        values: dict[str, Any] = {"state": state, "finished_at": self._clock()}
+    def _finish(
+        self, kind: WorkKind, work_id: int, state: str, error: str | None, progress: Mapping[str, Any] | None = None
+    ) -> None:
+        values: dict[str, Any] = {**(progress or {}), "state": state, "finished_at": self._clock()}
         if error is not None:
             values["error"] = error
         with self._db.write() as session:
-            session.execute(
+            ended = session.execute(
                 update(kind.table).where(kind.table.id == work_id, kind.table.state == RUNNING).values(**values)
             )
-
-
-def request_cancel(db: Database, clock: Clock, table: type[Any], work_id: int) -> None:
-    """Sets the cancel flag; a row that nobody runs yet is cancelled at once. Idempotent."""
-    with db.write() as session:
-        session.execute(
-            update(table)
-            .where(table.id == work_id, table.state == QUEUED)
-            .values(state=CANCELLED, finished_at=clock(), cancel_requested=True)
-        )
-        session.execute(update(table).where(table.id == work_id, table.state == RUNNING).values(cancel_requested=True))
-
-
-def process_identity(pid: int) -> str:
-    """``host:pid:start`` where start (clock ticks since boot) tells a reused pid from the same process."""
-    return f"{socket.gethostname()}:{pid}:{_start_ticks(pid)}"
-
-
-def owner_alive(owner: str | None) -> bool:
-    """Whether the process behind an identity of this host still runs; another host's is taken as alive."""
-    if not owner:
-        return False
-    host, pid, start = owner.rsplit(":", 2)
-    if host != socket.gethostname():
-        return True
-    return _start_ticks(int(pid)) == start
-
-
-def _start_ticks(pid: int) -> str:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "gone"
-    # The command name may hold spaces and parentheses: fields count from the last ')'.
-    return stat[stat.rindex(")") + 2 :].split()[19]
+            if ended.rowcount and kind.ended is not None:  # type: ignore[attr-defined]
+                kind.ended(session, work_id, state)
+        self.news.tell(kind.name)

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class FiringView(ApiModel):
-    """One firing. outcome: started, late, manual, overlap or error."""
+    """One firing. outcome: started, late, manual, overlap (refused), skipped (a blackout window) or error."""
 
     id: str
     schedule_id: str

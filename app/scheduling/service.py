@@ -20,15 +20,16 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
-from app.clock import Clock, iso
+from app.clock import Clock
 from app.database import Database, insert_ignore
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.paging import decode_cursor, encode_cursor, parse_id
-from app.scheduling.cron import DebianCronTrigger, last_due, next_firings, validate_cron, validate_timezone
+from app.scheduling.cron import DebianCronTrigger, due_between, last_due, validate_cron, validate_timezone
 from app.scheduling.runner import WorkRunner
 from app.scheduling.schemas import FiringView, Page, ScheduleInput, SchedulePatch, ScheduleView
 from app.scheduling.tables import Firing, Schedule
-from app.scheduling.work import ACTIVE_STATES
+from app.scheduling.views import firing_view, schedule_view
+from app.scheduling.work import ACTIVE_STATES, Skipped
 
 log = structlog.get_logger()
 
@@ -45,6 +46,8 @@ class StartedWork:
 Fire = Callable[[int, Mapping[str, Any], str], StartedWork | None]
 #: Checks that a target exists and the options fit, before a schedule is stored; raises InvalidInput or NotFound.
 Check = Callable[[int, Mapping[str, Any]], None]
+#: Tells the owner of a schedule that it was paused or goes on, so that both say the same: (target id, paused, actor).
+OnPause = Callable[[int, bool, str], None]
 
 
 class SchedulingService:
@@ -56,12 +59,15 @@ class SchedulingService:
         self._audit = audit
         self._runner = runner
         self._kinds: dict[str, tuple[Fire, Check]] = {}
+        self._on_pause: dict[str, OnPause] = {}
         self._scheduler: BackgroundScheduler | None = None
         self._heartbeat: float | None = None
 
-    def register(self, kind: str, fire: Fire, check: Check) -> None:
+    def register(self, kind: str, fire: Fire, check: Check, on_pause: OnPause | None = None) -> None:
         """Makes a kind of schedule known (called once at wiring)."""
         self._kinds[kind] = (fire, check)
+        if on_pause is not None:
+            self._on_pause[kind] = on_pause
 
     # waking up
 
@@ -70,7 +76,7 @@ class SchedulingService:
         scheduler = BackgroundScheduler(
             timezone="UTC",
             # Jobs that are late tell of trouble late: they wait for none of the long ones.
-            executors={"default": ThreadPoolExecutor(4), "prompt": ThreadPoolExecutor(2)},
+            executors={"default": ThreadPoolExecutor(4), "prompt": ThreadPoolExecutor(3)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
         self._scheduler = scheduler
@@ -143,12 +149,24 @@ class SchedulingService:
                 .order_by(Firing.scheduled_for.desc())
                 .limit(1)
             )
-        due = last_due(row.cron, row.timezone, max(last or 0.0, row.armed_at), self._clock())
-        if due is not None:
-            self.fire(row.id, due, late=True)
+        missed = due_between(row.cron, row.timezone, max(last or 0.0, row.armed_at), self._clock())
+        if missed:
+            told = f"{len(missed)} firings were missed while no panel ran, made up once" if len(missed) > 1 else None
+            self.fire(row.id, missed[-1], late=True, told=told)
 
-    def fire(self, schedule_id: int, scheduled_for: float, *, late: bool = False, manual_by: str | None = None) -> bool:
-        """Claims and starts one firing; False when somebody else has it. Never raises for what the work says."""
+    def fire(
+        self,
+        schedule_id: int,
+        scheduled_for: float,
+        *,
+        late: bool = False,
+        manual_by: str | None = None,
+        told: str | None = None,
+    ) -> bool:
+        """Claims and starts one firing; False when somebody else has it. Never raises for what the work says.
+
+        `told`: what there is to say of a firing that starts.
+        """
         now = self._clock()
         outcome = "manual" if manual_by else "late" if late else "started"
         with self._db.write() as session:
@@ -170,11 +188,14 @@ class SchedulingService:
             ).one_or_none()
             before = (str(previous[0]), int(previous[1] or 0)) if previous else None
             kind, target_id, options = row.kind, row.target_id, dict(row.options)
-        if before is not None and (self._runner.state_of(*before) or "") in ACTIVE_STATES:
+        if before is not None and self._under_way(*before):
             self._settle(schedule_id, scheduled_for, "overlap", f"{before[0]} {before[1]} still runs", None)
             return False
         try:
             started = self._kinds[kind][0](target_id, options, manual_by or f"schedule:{schedule_id}")
+        except Skipped as reason:
+            self._settle(schedule_id, scheduled_for, "skipped", str(reason), None)
+            return False
         except TierkeeperError as error:
             self._settle(schedule_id, scheduled_for, "error", error.detail, None)
             return False
@@ -182,8 +203,14 @@ class SchedulingService:
             log.exception("schedule.firing_failed", schedule=schedule_id)
             self._settle(schedule_id, scheduled_for, "error", f"{type(error).__name__}: {error}", None)
             return False
-        self._settle(schedule_id, scheduled_for, outcome, None if started else "nothing to do", started)
+        self._settle(schedule_id, scheduled_for, outcome, told if started else "nothing to do", started)
         return True
+
+    def _under_way(self, kind: str, work_id: int) -> bool:
+        if (self._runner.state_of(kind, work_id) or "") not in ACTIVE_STATES:
+            return False
+        self._runner.recover()  # its process may be gone
+        return (self._runner.state_of(kind, work_id) or "") in ACTIVE_STATES
 
     def _settle(
         self, schedule_id: int, scheduled_for: float, outcome: str, detail: str | None, work: StartedWork | None
@@ -285,6 +312,7 @@ class SchedulingService:
         now = self._clock()
         with self._db.write() as session:
             row = self._row(session, schedule_id)
+            kind, target_id = row.kind, row.target_id
             if body.name is not None:
                 row.name = body.name
             if body.cron is not None:
@@ -305,6 +333,8 @@ class SchedulingService:
                 target_id=schedule_id,
                 detail=body.model_dump(exclude_none=True),
             )
+        if body.paused is not None and kind in self._on_pause:
+            self._on_pause[kind](target_id, body.paused, actor)
         self._arm(row)
         return self._view(row)
 
@@ -331,7 +361,7 @@ class SchedulingService:
             row = session.scalar(select(Firing).where(Firing.schedule_id == schedule_id, Firing.scheduled_for == now))
         if row is None:
             raise Conflict("another firing of this schedule was claimed at the same instant; look at its firings")
-        return _firing_view(row)
+        return firing_view(row)
 
     def firings(self, schedule_id: int, *, page_size: int, page_token: str | None) -> Page[FiringView]:
         """Newest first."""
@@ -343,7 +373,12 @@ class SchedulingService:
         with self._db.read() as session:
             rows = list(session.scalars(query))
         token = encode_cursor(list_name, [rows[page_size - 1].id]) if len(rows) > page_size else None
-        return Page(items=[_firing_view(row) for row in rows[:page_size]], next_page_token=token)
+        return Page(items=[firing_view(row) for row in rows[:page_size]], next_page_token=token)
+
+    def recent_firings(self, count: int) -> list[FiringView]:
+        """The newest firings of all schedules."""
+        with self._db.read() as session:
+            return [firing_view(row) for row in session.scalars(select(Firing).order_by(Firing.id.desc()).limit(count))]
 
     def _validate(self, kind: str, target_id: int, options: Mapping[str, Any]) -> None:
         if kind not in self._kinds:
@@ -362,30 +397,4 @@ class SchedulingService:
             last = session.scalar(
                 select(Firing).where(Firing.schedule_id == row.id).order_by(Firing.id.desc()).limit(1)
             )
-        upcoming = [] if row.paused else next_firings(row.cron, row.timezone, self._clock())
-        return ScheduleView(
-            id=str(row.id),
-            name=row.name,
-            kind=row.kind,
-            target_id=str(row.target_id),
-            cron=row.cron,
-            timezone=row.timezone,
-            paused=row.paused,
-            options=row.options,
-            created_at=iso(row.created_at) or "",
-            next_firings=[iso(t) or "" for t in upcoming],
-            last_firing=_firing_view(last) if last else None,
-        )
-
-
-def _firing_view(row: Firing) -> FiringView:
-    return FiringView(
-        id=str(row.id),
-        schedule_id=str(row.schedule_id),
-        scheduled_for=iso(row.scheduled_for) or "",
-        fired_at=iso(row.fired_at) or "",
-        outcome=row.outcome,
-        detail=row.detail,
-        work_kind=row.work_kind,
-        work_id=None if row.work_id is None else str(row.work_id),
-    )
+        return schedule_view(row, last, self._clock())

@@ -23,6 +23,10 @@ ACTIVE_STATES = frozenset({QUEUED, RUNNING})
 TERMINAL_STATES = frozenset({SUCCEEDED, FAILED, CANCELLED, INTERRUPTED})
 
 
+class Skipped(Exception):
+    """A firing that is not to start now (a blackout window, say); its text is why. Raised by what a schedule fires."""
+
+
 class WorkColumns:
     """Columns every kind of long work has. Times are epoch seconds UTC."""
 

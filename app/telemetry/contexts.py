@@ -121,34 +121,57 @@ def _extends(merged: KVLayout, reported: KVLayout) -> bool:
 def remember(
     seen: Sequence[SeenLayout], contexts: Mapping[str, Context], now: float, *, limit: int = MAX_REMEMBERED
 ) -> tuple[SeenLayout, ...]:
-    """The layouts of this server over time after one more poll: live ones first, then the most recent."""
-    live: dict[tuple[str, int, str], SeenLayout] = {}
+    """The layouts of this server over time after one more poll: live ones first, then the most recent. What differs by
+    no known field is one."""
+    live: list[SeenLayout] = []
     for context in contexts.values():
-        layout = context.layout
-        key = (layout.model_name, layout.world_size, layout.fingerprint)
-        old = live.get(key)
-        first = min(context.first_seen, old.first_seen) if old else context.first_seen
-        live[key] = SeenLayout(layout, first, now, 1 + (old.contexts if old else 0))
+        at = _like(context.layout, live)
+        if at is None:
+            live.append(SeenLayout(context.layout, context.first_seen, now, 1))
+        else:
+            old = live[at]
+            first = min(context.first_seen, old.first_seen)
+            live[at] = SeenLayout(_better_known(old.layout, context.layout), first, now, 1 + old.contexts)
     gone: list[SeenLayout] = []
     for old in seen:
-        key = (old.layout.model_name, old.layout.world_size, old.layout.fingerprint)
-        heir = (live.get(key) and key) or _heir(old, live)
-        if heir:
+        heir = _like(old.layout, live)
+        heir = heir if heir is not None else _heir(old, live)
+        if heir is not None:
             entry = live[heir]
             live[heir] = SeenLayout(entry.layout, min(entry.first_seen, old.first_seen), now, entry.contexts)
         else:
             gone.append(SeenLayout(old.layout, old.first_seen, old.last_seen, 0))
     gone.sort(key=lambda entry: entry.last_seen, reverse=True)
-    return (*live.values(), *gone)[:limit]
+    return (*live, *gone)[:limit]
 
 
-def _heir(old: SeenLayout, live: Mapping[tuple[str, int, str], SeenLayout]) -> tuple[str, int, str] | None:
+def _like(layout: KVLayout, live: Sequence[SeenLayout]) -> int | None:
+    """Which entry has the same fingerprint, else which one no known field sets apart."""
+    mine = [(at, entry.layout) for at, entry in enumerate(live) if _owner(entry.layout) == _owner(layout)]
+    same = next((at for at, other in mine if other.fingerprint == layout.fingerprint), None)
+    if same is not None:
+        return same
+    return next((at for at, other in mine if not compare_layouts(layout, other).differences), None)
+
+
+def _owner(layout: KVLayout) -> tuple[str, int]:
+    return layout.model_name, layout.world_size
+
+
+def _better_known(old: KVLayout, new: KVLayout) -> KVLayout:
+    def told(layout: KVLayout) -> int:
+        return sum(value not in (None, ()) for value in layout.to_dict().values())
+
+    return old if told(old) > told(new) else new
+
+
+def _heir(old: SeenLayout, live: Sequence[SeenLayout]) -> int | None:
     """The live entry that is the same layout, better known since its engine was read."""
     if old.contexts == 0:
         return None
-    for key, entry in live.items():
-        same_owner = key[:2] == (old.layout.model_name, old.layout.world_size)
+    for at, entry in enumerate(live):
         comparison = compare_layouts(old.layout, entry.layout)
+        same_owner = _owner(entry.layout) == _owner(old.layout)
         if same_owner and entry.first_seen <= old.last_seen and not comparison.different and comparison.unknown_fields:
-            return key
+            return at
     return None

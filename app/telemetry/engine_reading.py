@@ -8,7 +8,8 @@ from typing import Any
 
 from app.fleet.schemas import EngineFactsView, L0View, PrefixCacheView
 from app.fleet.targets import EngineTarget
-from app.telemetry import load, rates, window
+from app.lmcache.in_process_metrics import MULTIPROC_MISSING
+from app.telemetry import in_process, load, rates, window
 from app.telemetry.contexts import Witness
 from app.telemetry.event_counters import engine_events
 from app.telemetry.health import EngineSeen, Judgement, judge_engine
@@ -64,6 +65,7 @@ def read_engine(
         values |= _known(reading, memory, bytes_per_token)
     if reading.metrics is not None:
         values["load"] = load.engine_view(reading.metrics, deltas, seconds, now, memory.values.get("load") or {})
+        values["in_process"] = in_process.view(reading.metrics, memory.facts.get("connector"), memory.window)
     values["warnings"] = _warnings(reading, target, memory)
     memory = replace(memory, values=values, polled_at=now, scraped_at=now if complete else memory.scraped_at)
     return EnginePoll(memory, _samples(reading, judgement, deltas, seconds), judgement)
@@ -163,7 +165,8 @@ def _follow_counters(
         deltas = rates.increments(before, point)
         seconds = point.at - before.at
         names = (*_TOKENS, "external_queries")
-        kept = window.push(kept, Slice(before.at, point.at, {name: deltas.get(name) for name in names}))
+        own = {name: deltas.get(name) for name in names} | in_process.in_window(deltas)
+        kept = window.push(kept, Slice(before.at, point.at, own))
     return replace(memory, counters=point, window=kept), deltas, seconds
 
 
@@ -186,6 +189,7 @@ def _counters(metrics: EngineMetrics) -> dict[str, float | None]:
         **dict(zip(REQUESTS, metrics.finished, strict=True)),
         **engine_events(metrics),
         **load.engine_counters(metrics),
+        **in_process.counters(metrics),
     }
 
 
@@ -213,6 +217,8 @@ def _prefix_cache(memory: EngineMemory, reading: EngineReading) -> dict[str, Any
     return PrefixCacheView(
         local_hit_rate=local / everything if everything else None,
         external_hit_rate=external / asked if asked else None,
+        external_share=external / everything if everything else None,
+        recomputed_share=computed / everything if everything else None,
         window_seconds=window.covered_seconds(memory.window),
         reason=None if everything else "no prompt tokens in the window",
     ).model_dump()
@@ -304,6 +310,8 @@ def _warnings(reading: EngineReading, target: EngineTarget, memory: EngineMemory
         found.append("the facts entered by hand are of a former process of this engine; enter them anew")
     if reading.metrics is not None and reading.metrics.in_process:
         found.append("LMCache runs inside this engine (lmcache:* metrics): no cache server is involved")
+    if in_process.missing(reading.metrics, memory.facts.get("connector")):
+        found.append(f"LMCache runs inside this engine ({memory.facts['connector']}). {MULTIPROC_MISSING}")
     return found
 
 
@@ -318,10 +326,12 @@ def _samples(
         values["running"], values["waiting"] = metrics.running, metrics.waiting
         values["kv_usage_ratio"] = metrics.kv_cache_usage
         values["resident_bytes"] = metrics.resident_bytes
+        values |= in_process.samples(metrics)
     if seconds is not None:
         values[INTERVAL] = seconds
         values |= {name: deltas.get(name) for name in (*_TOKENS, "preemptions", *REQUESTS)}
         values |= load.engine_samples(deltas)
+        values |= {name: deltas.get(name) for name in in_process.COUNTERS}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

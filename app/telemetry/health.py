@@ -92,27 +92,28 @@ def _server_state(seen: ServerSeen, context: ServerContext) -> tuple[State, str]
     if seen.healthcheck_ok is False:
         return "unhealthy", f"/healthcheck says: {seen.healthcheck_error or 'unhealthy'}"
     if seen.is_healthy is False:
-        parts = f" ({_some(seen.unhealthy_parts)})" if seen.unhealthy_parts else ""
+        parts = f" ({some(seen.unhealthy_parts)})" if seen.unhealthy_parts else ""
         return "unhealthy", f"/status says is_healthy: false{parts}"
     if seen.unhealthy_parts:
-        return "degraded", f"an inner part is unhealthy: {_some(seen.unhealthy_parts)}"
+        return "degraded", f"an inner part is unhealthy: {some(seen.unhealthy_parts)}"
     if seen.healthcheck_ok is None:
         return "degraded", f"/healthcheck gives no usable answer: {seen.healthcheck_error or 'not asked'}"
     if not seen.status_read:
         return "degraded", f"/status gives no usable answer: {seen.status_error or 'not asked'}"
     if seen.engines_registered == 0:
-        return "degraded", _nobody(context)
+        return "degraded", nobody(context)
     for what, error in (("/metrics", seen.metrics_error), ("/config", seen.config_error)):
         if error:
             return "degraded", f"{what} gives no usable answer: {error}"
     count = seen.engines_registered
     engines = "engines not told by this version" if count is None else f"{count} engine{'s' * (count != 1)} registered"
     if seen.warnings:
-        return "healthy", f"answers, {engines}; health unknown of {_some(seen.warnings)}"
+        return "healthy", f"answers, {engines}; health unknown of {some(seen.warnings)}"
     return "healthy", f"answers, all parts healthy, {engines}"
 
 
-def _nobody(context: ServerContext) -> str:
+def nobody(context: ServerContext) -> str:
+    """Why no engine is registered, as far as can be told."""
     if context.restarted_seconds_ago is not None and context.engines_up:
         return (
             f"restarted {duration(context.restarted_seconds_ago)} ago and no engine is registered, though "
@@ -195,5 +196,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def _some(names: tuple[str, ...]) -> str:
+def some(names: tuple[str, ...]) -> str:
+    """The first three of these."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

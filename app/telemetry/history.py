@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from app.errors import InvalidInput
@@ -125,7 +125,7 @@ def read(
     if request.metric.series not in ids:
         return _empty(request)
     if request.step == 0.0:
-        return _raw_points(session, ids, request, interval)
+        return _raw_points(_raw_values(session, list(ids.values()), request), ids, request, interval)
     sums = buckets(session, list(ids.values()), request.start, request.end, request.step, request.source)
     return _bucket_points(request, ids, sums)
 
@@ -133,7 +133,8 @@ def read(
 def read_many(
     session: Session, kind: str, target_ids: Sequence[int], requests: Sequence[Request], interval: float
 ) -> list[dict[int, list[tuple[float, float | None]]]]:
-    """What `read` gives, for many targets and metrics: one query for all their series, one for each span and step."""
+    """What `read` gives, for many targets and metrics: one query for all their series, one for each span and step (for
+    each metric where it is shown as it was polled)."""
     names = {name for request in requests for name in (request.metric.series, *request.metric.divisor)}
     query = select(Series.target_id, Series.metric, Series.id).where(
         Series.target_kind == kind, Series.target_id.in_(target_ids), Series.metric.in_(names)
@@ -149,12 +150,16 @@ def read_many(
     result = []
     for request in requests:
         points = {}
-        for target_id, found in ids.items():
-            own = _of_metric(found, request.metric)
+        owned = {target_id: _of_metric(found, request.metric) for target_id, found in ids.items()}
+        as_polled: _RawValues = {}
+        if not request.step:
+            wanted_raw = [i for own in owned.values() if request.metric.series in own for i in own.values()]
+            as_polled = _raw_values(session, wanted_raw, request)
+        for target_id, own in owned.items():
             if request.step or request.metric.series not in own:
                 points[target_id] = _bucket_points(request, own, sums.get(request.span, {}))
             else:
-                points[target_id] = _raw_points(session, own, request, interval)
+                points[target_id] = _raw_points(as_polled, own, request, interval)
         result.append(points)
     return result
 
@@ -224,19 +229,30 @@ def _add_part(
         found[series_id][at].add(count, total, low, high)
 
 
-def _raw_points(
-    session: Session, ids: dict[str, int], request: Request, interval: float
-) -> list[tuple[float, float | None]]:
-    """The points as they were polled; between two that are too far apart one None says that nothing was known."""
-    by_time: dict[int, dict[str, Bucket]] = defaultdict(dict)
-    names = {series_id: name for name, series_id in ids.items()}
+#: {series id: [(milliseconds, value)]}
+_RawValues = dict[int, list[tuple[int, float]]]
+
+
+def _raw_values(session: Session, series_ids: Sequence[int], request: Request) -> _RawValues:
+    found: _RawValues = defaultdict(list)
     query = select(SampleRaw.series_id, SampleRaw.at, SampleRaw.value).where(
-        SampleRaw.series_id.in_(ids.values()),
+        SampleRaw.series_id.in_(series_ids),
         SampleRaw.at >= round(request.start * 1000),
         SampleRaw.at <= round(request.end * 1000),
     )
     for series_id, at, value in session.execute(query):
-        by_time[at][names[series_id]] = Bucket(1, value, value, value)
+        found[series_id].append((at, value))
+    return found
+
+
+def _raw_points(
+    values: _RawValues, ids: dict[str, int], request: Request, interval: float
+) -> list[tuple[float, float | None]]:
+    """The points as they were polled; between two that are too far apart one None says that nothing was known."""
+    by_time: dict[int, dict[str, Bucket]] = defaultdict(dict)
+    for name, series_id in ids.items():
+        for at, value in values.get(series_id, ()):
+            by_time[at][name] = Bucket(1, value, value, value)
     times = sorted(by_time)
     gaps = _gaps(times, GAP_INTERVALS * interval * 1000)
     points: list[tuple[float, float | None]] = []
@@ -322,6 +338,24 @@ def sums(
             target, metric = series[series_id]
             result[target][metric] = sum(bucket.sum for bucket in found.values())
     return result
+
+
+def minute_sums(
+    session: Session, series_ids: Sequence[int], start: float, end: float
+) -> Sequence[Row[int, int, float]]:
+    """(series id, start of the minute in milliseconds, sum of its values as polled within (start, end]). Of a fleet
+    these are thousands: a page has no time to make more of each."""
+    bucket = (SampleRaw.at // 60_000 * 60_000).label("minute")
+    query = (
+        select(SampleRaw.series_id, bucket, func.sum(SampleRaw.value))
+        .where(
+            SampleRaw.series_id.in_(series_ids),
+            SampleRaw.at > round(start * 1000),
+            SampleRaw.at <= round(end * 1000),
+        )
+        .group_by(SampleRaw.series_id, bucket)
+    )
+    return session.execute(query).all()
 
 
 def oldest(session: Session, kind: str, target_id: int, request: Request) -> float | None:

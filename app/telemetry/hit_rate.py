@@ -77,14 +77,17 @@ def cross_check(rate: HitRate, external_tokens: float | None, external_queries: 
     if external_tokens > hits * 1.2 + 4096:
         return CrossCheck(
             "disagree",
-            f"the engines loaded {loaded} tokens, the server counted only {hits} hit tokens: "
+            f"the engines loaded {loaded:,} tokens, the server counted only {hits:,} hit tokens: "
             "its counters miss events (see the event bus), or an engine uses another server too",
             loaded,
         )
     if hits > 4096 and loaded == 0 and (external_queries or 0) > 0.5 * hits:
         return CrossCheck(
             "disagree",
-            f"the server counted {hits} hit tokens, the engines asked and loaded none: hits do not reach the engines",
+            f"the server counted {hits:,} hit tokens, the engines asked and loaded none: hits do not reach the engines",
             loaded,
         )
-    return CrossCheck("agree", f"the engines loaded {loaded} tokens of {hits} that lookups found", loaded)
+    why = "what L0 still has is found, not loaded" if loaded <= hits else "counters are not read at the same instant"
+    return CrossCheck(
+        "agree", f"the engines loaded {loaded:,} tokens, lookups found {hits:,}; that fits: {why}", loaded
+    )

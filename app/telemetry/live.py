@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from app.clock import iso
 from app.fleet.live import EngineLive, ServerLive, StoreLive
-from app.fleet.load_schemas import DiskView, EngineLoadView, ServerLoadView
+from app.fleet.load_schemas import DiskView, EngineLoadView, InProcessView, ServerLoadView
 from app.fleet.schemas import (
     CrossCheckView,
     EngineFactsView,
@@ -21,6 +21,7 @@ from app.fleet.schemas import (
     L1View,
     L2View,
     LayoutView,
+    LightView,
     PrefixCacheView,
 )
 from app.telemetry.tables import Snapshot
@@ -29,14 +30,16 @@ M = TypeVar("M", bound=BaseModel)
 _CHUNK = 400
 
 
-def snapshots(session: Session, kind: str, ids: Collection[int]) -> dict[int, Snapshot]:
-    """The snapshots of these targets, by id."""
+def snapshots(session: Session, kind: str, ids: Collection[int], *, memory: bool = False) -> dict[int, Snapshot]:
+    """The snapshots of these targets, by id; with their `memory` where that is wanted, else it cannot be read."""
     wanted = list(ids)
     found: dict[int, Snapshot] = {}
     for start in range(0, len(wanted), _CHUNK):
         query = select(Snapshot).where(
             Snapshot.target_kind == kind, Snapshot.target_id.in_(wanted[start : start + _CHUNK])
         )
+        if memory:
+            query = query.options(undefer(Snapshot.memory))
         found.update({row.target_id: row for row in session.scalars(query)})
     return found
 
@@ -54,11 +57,13 @@ def server_live(snapshot: Snapshot) -> ServerLive:
         http_up=values.get("http_up"),
         engine_up=values.get("engine_up"),
         engines_registered=values.get("engines_registered"),
+        lights=_lights(values.get("lights")),
         version=values.get("version"),
         instance_id=values.get("instance_id"),
         process_start=values.get("process_start"),
         restarted_at=values.get("restarted_at"),
         chunk_size=values.get("chunk_size"),
+        settings=values["settings"] if isinstance(values.get("settings"), dict) else {},
         l1=_view(L1View, values.get("l1"), "not read yet"),
         hit_rate=_view(HitRateView, values.get("hit_rate"), "not read yet"),
         hit_rate_check=_view(CrossCheckView, values.get("hit_rate_check")),
@@ -95,6 +100,7 @@ def engine_live(snapshot: Snapshot) -> EngineLive:
         facts=_view(EngineFactsView, values.get("facts")),
         warnings=tuple(values.get("warnings") or ()),
         load=EngineLoadView.shown(values.get("load")),
+        in_process=InProcessView.shown(values["in_process"]) if values.get("in_process") else None,
     )
 
 
@@ -111,8 +117,7 @@ def store_live(snapshot: Snapshot) -> StoreLive:
 
 
 def _values(snapshot: Snapshot) -> Mapping[str, Any]:
-    values = snapshot.data.get("values")
-    return values if isinstance(values, dict) else {}
+    return snapshot.data if isinstance(snapshot.data, dict) else {}
 
 
 def _view(model: type[M], stored: object, reason: str | None = None) -> M:
@@ -120,6 +125,16 @@ def _view(model: type[M], stored: object, reason: str | None = None) -> M:
         return model.model_validate(stored)
     except ValidationError:
         return model.model_validate({} if reason is None else {"reason": reason})
+
+
+def _lights(stored: object) -> tuple[LightView, ...]:
+    found = []
+    for name, light in stored.items() if isinstance(stored, dict) else ():
+        try:
+            found.append(LightView.model_validate({**light, "name": name, "since": iso(light.get("since"))}))
+        except (ValidationError, TypeError, AttributeError):
+            continue
+    return tuple(found)
 
 
 def _layout(stored: object) -> LayoutView | None:

@@ -99,11 +99,30 @@ def engine_view(
         "resident_bytes": _whole(metrics.resident_bytes),
         "lookup_seconds": before.get("lookup_seconds"),
         "looked_up_at": before.get("looked_up_at"),
+        "prefill_tokens_per_second": _per(_computed_tokens(metrics), metrics.prefill_sum),
+        "decode_tokens_per_second": _per(*_written(metrics)),
     }
     total, count = (deltas.get(name) for name in LOOKUP)
     if count and total is not None:
         found["lookup_seconds"], found["looked_up_at"] = total / count, now
     return EngineLoadView.stored(found)
+
+
+def _computed_tokens(metrics: EngineMetrics) -> float | None:
+    """Prompt tokens that the engine computed itself since its start; None before the first."""
+    computed = metrics.prompt_tokens_by_source.get("local_compute")
+    if computed is None and metrics.prompt_tokens is not None and metrics.prefix_cache_hits is not None:
+        computed = metrics.prompt_tokens - metrics.prefix_cache_hits - (metrics.external_hits or 0.0)
+    return computed if computed and computed > 0 else None
+
+
+def _written(metrics: EngineMetrics) -> tuple[float | None, float | None]:
+    """(answer tokens after the first, seconds they took) of finished requests since its start."""
+    requests, _, tokens = metrics.finished
+    if requests is None or tokens is None or metrics.e2e_sum is None or metrics.ttft_sum is None:
+        return None, None
+    after_first, seconds = tokens - requests, metrics.e2e_sum - metrics.ttft_sum
+    return (after_first, seconds) if after_first > 0 and seconds > 0 else (None, None)
 
 
 def _scaled(gbps: float | None) -> float | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
@@ -33,9 +32,10 @@ from app.telemetry.engine_reading import read_engine
 from app.telemetry.host import Disks, memory_stalled_seconds
 from app.telemetry.memory import EngineMemory, ServerMemory
 from app.telemetry.metrics import INCREMENTS
-from app.telemetry.seats import Key, Kind, Seat, Seats
+from app.telemetry.seats import Key, Kind, Seat, Seats, tick_after
 from app.telemetry.server_reading import HostLook, read_server
-from app.telemetry.store_reading import StoreLook, look_at_store
+from app.telemetry.store_look import Looks, Trouble
+from app.telemetry.turns import Turns
 from app.telemetry.writer import Polled, Writer
 from app.vllm.client import VLLMClient
 from app.vllm.polling import EngineReading, poll_engine
@@ -48,7 +48,6 @@ SPREAD = 0.5
 SPREAD_SECONDS = 0.02
 #: Engines are asked this much earlier than servers, so that a server's contexts find their engines' facts.
 ENGINE_LEAD_SECONDS = 0.2
-STORE_TIMEOUT_SECONDS = 5.0
 STOP_SECONDS = 1.0
 REFRESH_SECONDS = 30.0
 #: A poll after this many intervals of silence sets the state without damping.
@@ -72,6 +71,7 @@ class Poller:
         server_clients: ServerClients = server_client,
         engine_clients: EngineClients = engine_client,
         jitter: Callable[[], float] = random.random,
+        store_trouble: Trouble | None = None,
     ) -> None:
         self._clock = clock
         self._interval = settings.poll_seconds
@@ -82,13 +82,14 @@ class Poller:
         self._seats = Seats(db, fleet)
         self._own: set[Key] = set()  # targets that this poller has polled before
         self._asking: set[asyncio.Task[None]] = set()
-        self._looking: set[int] = set()
+        self._looks = Looks(store_trouble)
         self._disks = Disks()
         self._addresses = own_addresses()
         self._host: tuple[float, HostLook] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._done: asyncio.Queue[Polled] | None = None
+        self._turns: Turns | None = None
         self._next_tick = 0.0
         fleet.on_change(self._on_change)
         fleet.attach_refresh(self._refresh)
@@ -100,13 +101,14 @@ class Poller:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._done = asyncio.Queue()
+        self._turns = Turns()
         self._next_tick = self._loop.time()
         writing = asyncio.create_task(self._write_loop(self._done), name="telemetry-writer")
         try:
             while not stop.is_set():
-                due = self._loop.time() >= self._next_tick
+                due = (now := self._loop.time()) >= self._next_tick
                 if due:
-                    self._next_tick = self._loop.time() + self._interval
+                    self._next_tick = tick_after(self._next_tick, now, self._interval)
                 self._wake.clear()
                 try:
                     await anyio.to_thread.run_sync(self._seats.load)
@@ -120,7 +122,7 @@ class Poller:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
             await self._flush(_drain(self._done))
-            self._loop = self._wake = self._done = None
+            self._loop = self._wake = self._done = self._turns = None
 
     async def _stop_polls(self) -> None:
         """Polls that wait for their turn end at once, those under way may finish within a second."""
@@ -167,7 +169,11 @@ class Poller:
         assert task is not None
         self._asking.add(task)
         try:
-            polled = await self._poll(seat)
+            if self._turns is None or not _answered(seat):  # one that was silent last time may well be so again
+                polled = await self._poll(seat)
+            else:
+                async with self._turns.one():
+                    polled = await self._poll(seat)
         except Exception:
             log.exception("telemetry.poll_failed", kind=key[0], id=key[1])
             return
@@ -312,7 +318,7 @@ class Poller:
         )
 
     async def _poll_store(self, target: StoreTarget) -> Polled:
-        look = await self._look(target)
+        look = await self._looks.at(target)
         now = self._clock()
         rates = self._disks.take(target.id, now, look.disk, self._stale_seconds)
         return Polled(
@@ -326,40 +332,16 @@ class Poller:
             samples=look.samples(rates),
         )
 
-    async def _look(self, target: StoreTarget) -> StoreLook:
-        """A mount whose server is gone blocks whoever looks: that thread is left behind, and none is sent after it."""
-        if target.id in self._looking:
-            return StoreLook(None, "the file system has not answered an earlier look yet")
-        self._looking.add(target.id)
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[StoreLook] = loop.create_future()
-
-        def tell(look: StoreLook) -> None:
-            if not found.done():
-                found.set_result(look)
-
-        def look() -> None:
-            try:
-                result = look_at_store(target.path)
-            finally:
-                self._looking.discard(target.id)
-            with contextlib.suppress(RuntimeError):  # the loop may have ended meanwhile
-                loop.call_soon_threadsafe(tell, result)
-
-        # A daemon: a thread that never comes back must not keep the process from ending.
-        threading.Thread(target=look, name=f"look-at-store-{target.id}", daemon=True).start()
-        try:
-            async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
-                return await found
-        except TimeoutError:
-            return StoreLook(None, f"the file system did not answer within {STORE_TIMEOUT_SECONDS:g} s")
-
     @property
     def _stale_seconds(self) -> float:
         return max(STALE_INTERVALS * self._interval, 10.0)
 
     def _is_stale(self, polled_at: float | None, now: float) -> bool:
         return polled_at is None or not 0 <= now - polled_at <= self._stale_seconds
+
+
+def _answered(seat: Seat) -> bool:
+    return seat.reading is None or seat.reading.http_up
 
 
 def _engines_first(key: Key) -> tuple[int, int]:

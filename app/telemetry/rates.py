@@ -16,7 +16,7 @@ GAP_INTERVALS = 3.5
 HOST_COUNTERS = frozenset({"memory_stalled_seconds"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CounterPoint:
     """The counters of one scrape of one process. `at` is the time of the scrape, epoch seconds.
 

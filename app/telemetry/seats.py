@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -149,9 +150,16 @@ class Seats:
         found: dict[Key, Snapshot] = {}
         with self._db.read() as session:
             for kind in _POLLED_KINDS:
-                rows = snapshots(session, kind, [ident for k, ident in wanted if k == kind])
+                rows = snapshots(session, kind, [ident for k, ident in wanted if k == kind], memory=True)
                 found.update({(kind, ident): row for ident, row in rows.items()})
         return found
+
+
+def tick_after(due: float, now: float, interval: float) -> float:
+    """When the tick after the one of `due` is due, seconds of one clock: always after `now`, always a whole number of
+    intervals after `due`. A late tick is made up for by the next, so that lateness does not add up over a day."""
+    later = due + interval * max(1, math.ceil((now - due) / interval))
+    return later if later > now else later + interval
 
 
 def _moved(old: Target, new: Target) -> bool:
@@ -169,5 +177,4 @@ def _memory_of(key: Key, row: Any) -> ServerMemory | EngineMemory | None:
     empty = ServerMemory() if key[0] == "server" else EngineMemory()
     if row is None:
         return empty
-    values, memory = row.data.get("values") or {}, row.data.get("memory") or {}
-    return type(empty).from_json(memory, values, row.polled_at, row.scraped_at)
+    return type(empty).from_json(row.memory, row.data, row.polled_at, row.scraped_at)

@@ -14,7 +14,7 @@ from app.fleet.schemas import CrossCheckView
 from app.lmcache.layouts import expected_object_bytes
 from app.lmcache.metrics import ServerMetrics
 from app.lmcache.polling import ServerReading
-from app.telemetry import contexts, hit_rate, load, rates, window
+from app.telemetry import contexts, hit_rate, lights, load, rates, window
 from app.telemetry.contexts import Context, Witness
 from app.telemetry.event_counters import server_events
 from app.telemetry.health import Judgement, ServerContext, ServerSeen, judge_server
@@ -75,7 +75,8 @@ def read_server(
     memory = _follow_process(reading, memory, now)
     memory = _follow_contexts(reading, memory, engines, now)
     memory, deltas, seconds = _follow_counters(reading, memory, now, interval, host)
-    judgement = judge_server(_seen(reading), _context(memory, engines, now))
+    seen, context = _seen(reading), _context(memory, engines, now)
+    judgement = judge_server(seen, context)
     rate = hit_rate.hit_rate(memory.window, _why_no_rate(reading, memory))
     check = hit_rate.cross_check(rate, engines.external_tokens, engines.external_queries)
     complete = reading.status is not None and (reading.metrics is not None or _metrics_absent(reading))
@@ -84,6 +85,7 @@ def read_server(
         "http_up": judgement.http_up,
         "engine_up": judgement.engine_up,
         "engines_registered": judgement.engines_registered,
+        "lights": lights.with_since(lights.lights_of(seen, judgement, context), memory.values.get("lights"), now),
         "last_error": _last_error(reading),
         "restarted_at": memory.restarted_at,
         "hit_rate": hit_rate_view(rate),
@@ -324,8 +326,9 @@ def _samples(
         values["resident_bytes"] = metrics.resident_bytes
     if seconds is not None:
         values[INTERVAL] = seconds
-        stored = ("requested_tokens", "hit_tokens", "l1_hit_tokens", "l2_hit_tokens", "l1_evicted_chunks")
-        values |= {name: deltas.get(name) for name in (*stored, "l2_store_bytes", *L2_RECORDS)}
+        tokens = ("requested_tokens", "hit_tokens", "l1_hit_tokens", "l2_hit_tokens")
+        chunks = ("l1_written_chunks", "l1_evicted_chunks")
+        values |= {name: deltas.get(name) for name in (*tokens, *chunks, "l2_store_bytes", *L2_RECORDS)}
         values |= load.server_samples(deltas)
     return {name: float(value) for name, value in values.items() if value is not None}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.fleet.schemas import HitRateView, L1View, L2View
 from app.lmcache.polling import ServerReading
+from app.lmcache.settings import server_settings
 from app.lmcache.status import L2AdapterStatus, ServerStatus
 from app.telemetry import contexts, hit_rate
 
@@ -34,6 +35,7 @@ def known_values(reading: ServerReading) -> dict[str, Any]:
         found["model_names"] = sorted({layout.model_name for layout in status.contexts.values() if layout.model_name})
     if status is not None or reading.config is not None:
         found["l2"] = _l2_views(reading)
+        found["settings"] = server_settings(reading.config, status)
     return found
 
 

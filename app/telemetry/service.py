@@ -15,16 +15,17 @@ from app.database import Database
 from app.fleet.live import EngineLive, ServerLive, StoreLive
 from app.fleet.service import FleetService
 from app.fleet.tables import Engine, HealthChange, Server
-from app.fleet.targets import EngineTarget
 from app.paging import decode_cursor, encode_cursor
 from app.settings import Settings
 from app.shapes import Page
 from app.telemetry import history, live, rollup
 from app.telemetry.counted import Span, spans
+from app.telemetry.flow_sums import flow_sums
 from app.telemetry.prometheus import Older, Prometheus, merged, query_of
 from app.telemetry.schemas import HealthChangeView, OlderView, SamplesView, TokenFlowView
 from app.telemetry.tables import Observation, Series, Snapshot
-from app.telemetry.token_flow import ENGINE_SERIES, SERVER_SERIES, TierSlice, token_flow
+from app.telemetry.taken_apart import TakenApart
+from app.telemetry.token_flow import token_flow
 
 PolledKind = Literal["server", "engine", "store"]
 
@@ -57,6 +58,8 @@ class TelemetryService:
         token = settings.prometheus_token.get_secret_value() if settings.prometheus_token is not None else None
         self.prometheus = Prometheus(settings.prometheus_url, token) if settings.prometheus_url else None
         self._fleet = fleet
+        self._servers = TakenApart("server", live.server_live)
+        self._engines = TakenApart("engine", live.engine_live)
         fleet.attach_live(self)
         fleet.on_forget(_forget)
         fleet.on_moved(_drop_snapshot)
@@ -65,13 +68,11 @@ class TelemetryService:
 
     def servers_live(self, ids: Collection[int]) -> Mapping[int, ServerLive]:
         with self._db.read() as session:
-            rows = live.snapshots(session, "server", ids)
-        return {ident: live.server_live(row) for ident, row in rows.items()}
+            return self._servers.of(session, ids)
 
     def engines_live(self, ids: Collection[int]) -> Mapping[int, EngineLive]:
         with self._db.read() as session:
-            rows = live.snapshots(session, "engine", ids)
-        return {ident: live.engine_live(row) for ident, row in rows.items()}
+            return self._engines.of(session, ids)
 
     def stores_live(self, ids: Collection[int]) -> Mapping[int, StoreLive]:
         with self._db.read() as session:
@@ -147,7 +148,8 @@ class TelemetryService:
         now = self._clock()
         start, step = now - seconds, seconds / points
         requests = [
-            history.plan(target_kind, name, start=start, end=now, step=step, now=now, interval=self._interval)
+            # Of an interval of nothing: never value by value as polled, the database adds up what falls into a step.
+            history.plan(target_kind, name, start=start, end=now, step=step, now=now, interval=0.0)
             for name in metrics
         ]
         with self._db.read() as session:
@@ -188,9 +190,7 @@ class TelemetryService:
         server_ids = sorted({engine.server_id for engine in engines if engine.server_id is not None})
         start = now - window_seconds
         with self._db.read() as session:
-            of_engines = history.sums(session, "engine", [e.id for e in engines], ENGINE_SERIES, start, now, now)
-            of_servers = history.sums(session, "server", server_ids, SERVER_SERIES, start, now, now)
-            slices = _tier_slices(session, engines, server_ids, start, now)
+            of_engines, of_servers, slices = flow_sums(session, engines, server_ids, start, now)
         return token_flow(
             None if server_id is None else str(server_id),
             window_seconds,
@@ -203,15 +203,13 @@ class TelemetryService:
     def snapshot(self, target_kind: PolledKind, target_id: int) -> TargetSnapshot | None:
         """The last poll, good or not; None before the first one."""
         with self._db.read() as session:
-            row = session.get(Snapshot, (target_kind, target_id))
-        if row is None:
-            return None
-        return _snapshot(row)
+            row = live.snapshots(session, target_kind, [target_id], memory=True).get(target_id)
+        return None if row is None else _snapshot(row)
 
     def snapshots(self, target_kind: PolledKind, target_ids: Collection[int]) -> dict[int, TargetSnapshot]:
         """The last polls of these targets, good or not; one that was never polled is missing."""
         with self._db.read() as session:
-            rows = live.snapshots(session, target_kind, target_ids)
+            rows = live.snapshots(session, target_kind, target_ids, memory=True)
         return {ident: _snapshot(row) for ident, row in rows.items()}
 
     def counted(
@@ -244,30 +242,8 @@ class TelemetryService:
         return all(rollup.retire(self._db, self._clock(), self._kept) for _ in range(batches))
 
 
-def _tier_slices(
-    session: Session, engines: Sequence[EngineTarget], server_ids: Sequence[int], start: float, now: float
-) -> list[TierSlice]:
-    """Each server with its engines, minute by minute; none for windows whose minutes are gone."""
-    if now - start > rollup.DEFAULT_KEPT.raw / 4:
-        return []
-    wanted = ("external_tokens", "l1_hit_tokens", "l2_hit_tokens")
-    server_of = {("engine", e.id): e.server_id for e in engines} | {("server", i): i for i in server_ids}
-    rows = session.execute(
-        select(Series.id, Series.target_kind, Series.target_id, Series.metric).where(Series.metric.in_(wanted))
-    )
-    series = {r.id: (server_of[r.target_kind, r.target_id], r.metric) for r in rows if (r[1], r[2]) in server_of}
-    cells: dict[tuple[int | None, int], dict[str, float]] = {}
-    for ident, found in history.buckets(session, list(series), start, now, 60.0, "raw").items():
-        server_id, metric = series[ident]
-        for at, bucket in found.items():
-            cell = cells.setdefault((server_id, at), dict.fromkeys(wanted, 0.0))
-            cell[metric] += bucket.sum
-    return [TierSlice(*(cell[name] for name in wanted)) for cell in cells.values()]
-
-
 def _snapshot(row: Snapshot) -> TargetSnapshot:
-    values, memory = row.data.get("values") or {}, row.data.get("memory") or {}
-    return TargetSnapshot(row.target_kind, row.target_id, row.polled_at, row.scraped_at, values, memory)
+    return TargetSnapshot(row.target_kind, row.target_id, row.polled_at, row.scraped_at, row.data, row.memory)
 
 
 def _forget(session: Session, kind: str, target_id: int) -> None:

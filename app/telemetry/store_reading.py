@@ -21,6 +21,7 @@ class StoreLook:
     reason: str | None
     total_bytes: int | None = None
     free_bytes: int | None = None
+    used_bytes: int | None = None
     inodes_free: int | None = None
     disk: DiskCounters | None = None
     disk_reason: str | None = None
@@ -37,6 +38,7 @@ class StoreLook:
             "filesystem": {
                 "total_bytes": self.total_bytes,
                 "free_bytes": self.free_bytes,
+                "used_bytes": self.used_bytes,
                 "inodes_free": self.inodes_free,
                 "device": self.device,
             },
@@ -77,6 +79,7 @@ def look_at_store(path: str) -> StoreLook:
         disk_reason=why,
         total_bytes=facts.f_blocks * facts.f_frsize,
         free_bytes=facts.f_bavail * facts.f_frsize,  # what a plain user may still write
+        used_bytes=(facts.f_blocks - facts.f_bfree) * facts.f_frsize,
         inodes_free=facts.f_favail if facts.f_files else None,
         device=device,
     )

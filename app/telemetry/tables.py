@@ -11,7 +11,8 @@ from app.database import Base
 
 
 class Snapshot(Base):
-    """The last reading of one target, as JSON (shape: `app.telemetry.reading`), good or not."""
+    """The last reading of one target, good or not: `data` are view values (`server_reading`, `engine_reading`),
+    `memory` is what the next poll needs of this one. That is most of it and no page wants it: it is read on demand."""
 
     __tablename__ = "telemetry_snapshot"
 
@@ -20,6 +21,7 @@ class Snapshot(Base):
     polled_at: Mapped[float]  # when the last poll ended, whatever came of it
     scraped_at: Mapped[float | None] = mapped_column(default=None)  # when the values in `data` were true
     data: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    memory: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict, deferred=True, deferred_raiseload=True)
 
 
 class Observation(Base):

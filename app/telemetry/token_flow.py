@@ -16,7 +16,7 @@ from app.telemetry.metrics import INTERVAL
 from app.telemetry.schemas import FlowLevel, FlowLevelView, TokenFlowView
 
 ENGINE_SERIES = ("local_tokens", "external_tokens", "recomputed_tokens")
-SERVER_SERIES = ("hit_tokens", "l1_hit_tokens", "l2_hit_tokens")
+SERVER_SERIES = ("hit_tokens", "l1_hit_tokens", "l2_hit_tokens")  # all hits, and those of each tier
 #: Bounds that are nearer than this share of all tokens are one value: counters are not read at one instant.
 DECIDED = 0.02
 
@@ -85,7 +85,7 @@ def _external(
     if not servers:
         reason = "the cache server told no lookups in this window, so the share of its tiers is not known"
         return [_nothing("l1", reason), _nothing("l2", reason)]
-    if any(name not in server for server in servers for name in SERVER_SERIES):
+    if any(name not in server for server in servers for name in SERVER_SERIES[1:]):
         reason = "this server does not report L1 and L2 hits apart (LMCache before 0.5.5)"
         return [_nothing("l1", reason), _nothing("l2", reason)]
     hits = [sum(server[name] for server in servers) for name in ("l1_hit_tokens", "l2_hit_tokens")]

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.telemetry.packed import pack, plain
+
 WINDOW_SECONDS = 300.0
 #: The window is kept in at most about this many slices, whatever the poll interval.
 SLICES = 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Slice:
     """Increments within (start, end], epoch seconds. A value that is None is not known for this span."""
 
@@ -25,10 +27,11 @@ def push(window: Sequence[Slice], new: Slice, *, seconds: float = WINDOW_SECONDS
     kept = [s for s in window if s.end > new.end - seconds and s.end <= new.start + 1e-6]
     if kept and kept[-1].end >= new.start - 1e-6 and new.end - kept[-1].start <= seconds / SLICES:
         last = kept.pop()
-        names = last.values.keys() | new.values.keys()
+        names = dict.fromkeys([*last.values, *new.values])  # in one order, so that they are held once
         merged = {name: _plus(last.values.get(name), new.values.get(name)) for name in names}
         new = Slice(last.start, new.end, merged)
-    return (*kept, new)
+    before = kept[-1].values if kept else None
+    return (*kept, Slice(new.start, new.end, pack(plain(new.values), before)))
 
 
 def expire(window: Sequence[Slice], now: float, *, seconds: float = WINDOW_SECONDS) -> tuple[Slice, ...]:
@@ -47,7 +50,7 @@ def covered_seconds(window: Sequence[Slice]) -> float:
 
 
 def to_json(window: Sequence[Slice]) -> list[Any]:
-    return [[s.start, s.end, dict(s.values)] for s in window]
+    return [[s.start, s.end, plain(s.values)] for s in window]
 
 
 def from_json(stored: object) -> tuple[Slice, ...]:
@@ -55,7 +58,11 @@ def from_json(stored: object) -> tuple[Slice, ...]:
     if not isinstance(stored, list):
         return ()
     try:
-        return tuple(Slice(float(start), float(end), dict(values)) for start, end, values in stored)
+        found: list[Slice] = []
+        for start, end, values in stored:
+            before = found[-1].values if found else None
+            found.append(Slice(float(start), float(end), pack(dict(values), before)))
+        return tuple(found)
     except (TypeError, ValueError):
         return ()
 

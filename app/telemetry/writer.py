@@ -212,7 +212,8 @@ def _write_snapshots(session: Session, batch: Sequence[Polled]) -> None:
             "target_id": p.target_id,
             "polled_at": p.at,
             "scraped_at": p.scraped_at,
-            "data": {"values": p.values, "memory": p.memory},
+            "data": p.values,
+            "memory": p.memory,
         }
         for p in batch
     ]
@@ -222,7 +223,7 @@ def _write_snapshots(session: Session, batch: Sequence[Polled]) -> None:
             _table(Snapshot),
             rows,
             key=["target_kind", "target_id"],
-            update=["polled_at", "scraped_at", "data"],
+            update=["polled_at", "scraped_at", "data", "memory"],
         )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -16,7 +16,7 @@ import httpx
 from app.errors import TargetError
 from app.vllm.completions import AnswerBuilder, CompletionAnswer, CompletionRequest
 from app.vllm.facts import EngineFacts, parse_server_info
-from app.vllm.metrics import EngineMetrics, engine_metrics
+from app.vllm.metrics import EngineLoad, EngineMetrics, engine_load, engine_metrics
 from app.wire import fields
 from app.wire.exposition import parse_metrics
 from app.wire.sse import EventParser
@@ -176,6 +176,12 @@ class VLLMClient:
         with answer.reading():
             return engine_metrics(parse_metrics(answer.body, answer.content_type))
 
+    async def load(self) -> EngineLoad:
+        """What the engine is busy with, from ``/metrics``; nothing else of it is looked at."""
+        answer = (await self._call("GET", "/metrics")).ok()
+        with answer.reading():
+            return engine_load(answer.body, answer.content_type)
+
     async def server_info(self) -> EngineFacts | None:
         """The engine's configuration, None where it has no such call (404: dev mode off).
 
@@ -236,8 +242,10 @@ class VLLMClient:
             raise TargetError("unreadable", f"{answer.where} is not a text")
         return text
 
-    async def complete(self, request: CompletionRequest) -> CompletionAnswer:
-        """Send a completion and wait for the whole answer.
+    async def complete(
+        self, request: CompletionRequest, *, on_first_token: Callable[[], None] | None = None
+    ) -> CompletionAnswer:
+        """Send a completion and wait for the whole answer. `on_first_token` is called when its time has been taken.
 
         What the engine itself refuses (4xx, 5xx, an error inside the stream) is an answer with `error`. Raises
         TargetError for trouble on the way: ``timeout`` past the request's deadline, ``closed`` for an answer cut off,
@@ -264,8 +272,11 @@ class VLLMClient:
                 parser = EventParser()
                 async for chunk in bounded(response, MAX_STREAM):
                     at = time.perf_counter() - began
+                    timed = builder.first_token_at is not None
                     for event in parser.feed(chunk):
                         builder.event(event, at)
+                    if not timed and builder.first_token_at is not None and on_first_token is not None:
+                        on_first_token()
                     if builder.done:
                         break
                 else:

@@ -19,32 +19,6 @@ _MAX_TEXT = 2**20
 _CONNECTOR_KEYS = re.compile(r"[\w.\-]{1,80}")
 
 
-#: Facts of the engine that may change what it computes or how fast: a pass is stale when one of them moved.
-CHECKED_SETTINGS: tuple[str, ...] = (
-    "dtype",
-    "kv_cache_dtype",
-    "quantization",
-    "revision",
-    "tokenizer",
-    "tokenizer_revision",
-    "block_size",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "mamba_cache_mode",
-    "max_num_batched_tokens",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "enforce_eager",
-    "speculative",
-    "attention_backend",
-    "batch_invariant",
-    "kv_connector",
-    "kv_role",
-    "connector_options",
-)
-
-
 @dataclass(frozen=True)
 class EngineFacts:
     """Known facts of one engine process; None is what it does not say. `revision` None may also mean the default one.
@@ -94,9 +68,26 @@ class EngineFacts:
         return fields.text(self.connector_options.get("lmcache.mp.mp_transfer_mode"))
 
 
+#: What an engine is started with, by name. Not among them: its id, new with every start; the blocks that fit, measured
+#: anew with every start; and its model, which is kept beside them.
+CHECKED_SETTINGS: tuple[str, ...] = tuple(
+    item.name
+    for item in dataclass_fields(EngineFacts)
+    if item.name not in ("engine_id", "num_gpu_blocks", "model", "served_model_name")
+)
+#: Settings that are null in a complete answer when nobody set them.
+_MAY_BE_UNSET = ("quantization", "revision", "tokenizer_revision", "attention_backend", "kv_connector", "kv_role")
+UNSET = "none"
+
+
 def checked_settings(facts: EngineFacts) -> dict[str, object]:
-    """The settings that a test's result rests on, as JSON; None where the engine does not tell one."""
+    """The settings that a test's result rests on, as JSON; None where the engine does not tell one, ``none`` where it
+    tells that one is unset."""
     told = {name: getattr(facts, name) for name in CHECKED_SETTINGS}
+    if facts.max_num_seqs is not None:  # only the JSON form tells it, and that form is complete
+        told |= {name: UNSET for name in _MAY_BE_UNSET if told[name] is None}
+    elif not facts.connector_options:
+        told["connector_options"] = None  # the text form leaves them out
     return {name: dict(v) if isinstance(v, Mapping) else v for name, v in told.items()}
 
 

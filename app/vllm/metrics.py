@@ -6,6 +6,7 @@ None means "no such series": counters of features that are off do not exist.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,9 +14,16 @@ from typing import Final
 from app.wire.exposition import Samples, parse_metrics
 from app.wire.fields import integer, whole_number_text
 
-__all__ = ["CacheConfig", "EngineMetrics", "Samples", "engine_metrics", "parse_metrics"]
+__all__ = ["CacheConfig", "EngineLoad", "EngineMetrics", "Samples", "engine_load", "engine_metrics", "parse_metrics"]
 
 _IN_PROCESS: Final = "lmcache:"
+#: The few lines of a scrape that tell an engine's load, found without taking the others apart.
+_LOAD_LINES: Final = re.compile(
+    rb"^vllm[:_](?:num_requests_running|num_requests_waiting|kv_cache_usage_perc|gpu_cache_usage_perc)[ {].*$", re.M
+)
+_IN_PROCESS_PLAIN: Final = "lmcache_"
+#: Series of the connector to a cache server, which has the same beginning where colons are written as underscores.
+_OF_THE_CONNECTOR: Final = "lmcache_mp_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,15 @@ class CacheConfig:
     declared_bytes: int | None
     enable_prefix_caching: bool | None
     labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What an engine is busy with at one moment: requests, and the share of its KV cache in use (0-1)."""
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache_usage: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,11 @@ class EngineMetrics:
     cache_configs: tuple[CacheConfig, ...]
     model_names: tuple[str, ...]
     in_process: Mapping[str, float]
+
+    @property
+    def load(self) -> EngineLoad:
+        """Its load alone."""
+        return EngineLoad(self.running, self.waiting, self.kv_cache_usage)
 
     @property
     def any_vllm_series(self) -> bool:
@@ -158,9 +180,9 @@ def engine_metrics(samples: Samples) -> EngineMetrics:
     usage = next((name for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc") if prefix + name in samples), "")
     models = (labels.get("model_name", "") for labels in samples.labels_of(f"{prefix}num_requests_running"))
     own = {
-        name: value
+        spelt: value
         for name in samples.names()
-        if name.startswith(_IN_PROCESS) and (value := samples.total(name)) is not None
+        if (spelt := _in_process(name, colon)) is not None and (value := samples.total(name)) is not None
     }
     return EngineMetrics(
         process_start_time=samples.start_time(),
@@ -176,6 +198,20 @@ def engine_metrics(samples: Samples) -> EngineMetrics:
         in_process=own,
         **totals,
     )
+
+
+def engine_load(body: bytes, content_type: str | None = None) -> EngineLoad:
+    """The load alone out of a scrape, in a small part of the time that all of it takes."""
+    return engine_metrics(parse_metrics(b"\n".join(_LOAD_LINES.findall(body)), content_type)).load
+
+
+def _in_process(name: str, colon: bool) -> str | None:
+    """The name of a series of LMCache inside this engine, spelt with a colon; None for any other series."""
+    if name.startswith(_IN_PROCESS):
+        return name
+    if colon or not name.startswith(_IN_PROCESS_PLAIN) or name.startswith(_OF_THE_CONNECTOR):
+        return None
+    return _IN_PROCESS + name.removeprefix(_IN_PROCESS_PLAIN)
 
 
 def _cache_config(labels: Mapping[str, str]) -> CacheConfig:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from app.acceptance.canary_schemas import CanaryRunView, CanaryView
 from app.acceptance.hook_schemas import HookView
+from app.acceptance.profiles import PROFILES
 from app.acceptance.schemas import AcceptanceRunView, EstimateView, RunComparisonView
+from app.acceptance.told import LoadLine
 from app.fleet.schemas import EngineView
 from app.readiness.schemas import ReadinessView
 from app.web.contexts import EngineVerdict, PageContext
@@ -64,6 +66,11 @@ class AcceptanceStartPage(PageContext):
     hooks: Sequence[HookView]
     form: FormState
     estimate: EstimateView | None
+    second_engines: Sequence[EngineView] = ()
+    no_second_engine: str = ""
+    profile_arms: Mapping[str, tuple[str, ...]] = field(
+        default_factory=lambda: {name: numbers.arms for name, numbers in PROFILES.items()}
+    )
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class AcceptanceRunPage(PageContext):
     run: AcceptanceRunView
     ttft: Sequence[tuple[str, Sequence[float]]]  # (condition, milliseconds of every request)
     told: Sequence[tuple[str, str]] = ()  # what the verdict rests on, in plain words
+    load: Sequence[LoadLine] = ()
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("/welcome", "Add a cache server", "POST", "/servers", _SERVER),
     Action("/engines/{id}/facts", "Enter facts", "PATCH", "/engines/{id}", {"entered_facts": {"dtype": "bfloat16"}}),
     Action("/stores/{id}/scans", "Scan", "POST", "/stores/{id}/scans"),
+    Action(
+        "/stores/{id}/directory",
+        "Say that this directory is the store now",
+        "POST",
+        "/stores/{id}/directory",
+        {"found": "2049:131"},
+    ),
     Action("/scans/{id}/cancel", "Stop the scan", "POST", "/scans/{id}/cancel"),
     Action(
         "/stores/{id}/epochs",
@@ -60,6 +67,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("/stores/{id}/quarantine/adopt", "Take over", "POST", "/stores/{id}/quarantine/FOLDER/adopt"),
     Action("/cleanup/policies/new", "Create a policy", "POST", "/policies", _POLICY),
     Action("/cleanup/policies/{id}/edit", "Change the policy", "PATCH", "/policies/{id}", {"enabled": False}),
+    Action("/cleanup/policies/{id}/pause", "Pause its schedule", "PATCH", "/policies/{id}", {"enabled": False}),
+    Action("/cleanup/policies/{id}/resume", "Turn its schedule on", "PATCH", "/policies/{id}", {"enabled": True}),
     Action("/cleanup/policies/{id}/delete", "Delete the policy", "DELETE", "/policies/{id}"),
     Action("/cleanup/policies/{id}/plans", "Dry run", "POST", "/policies/{id}/plans"),
     Action("/cleanup/policies/{id}/runs", "Run it", "POST", "/policies/{id}/runs"),
@@ -166,8 +175,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("/settings/{kind}/{id}/delete", "Forget it", "DELETE", "/{kind}/{id}"),
 )
 
-#: A command that a page shows itself, with what its form holds.
-_SHOWN = re.compile(r"-X (\w+) [^<]*?(/api/v1/[^\s'\"<?&]*)[^<]*</code>")
+#: A command that a page names itself: what it shows, or a form with what it holds.
+_NAMED = re.compile(r'<template data-curl="([^"]*)">([^<]*)</template>')
+_SHOWN = re.compile(r"-X (\w+) [^<]*?(/api/v1/[^\s'\"<?&]*)[^<]*</template>")
 _FORM = re.compile(r"<form\b[^>]*>")
 _METHOD_POST = re.compile(r'\bmethod="post"', re.IGNORECASE)
 _TARGET = re.compile(r'\baction="([^"]*)"')
@@ -199,6 +209,11 @@ def forms_in(content: str, prefix: str = "") -> list[str]:
             path = unquote(unescape(target.group(1)).split("?")[0])
             found[path.removeprefix(prefix)] = None
     return list(found)
+
+
+def curls_in(content: str) -> list[tuple[str, str]]:
+    """The commands that a page names itself, as (title, command), each once."""
+    return list(dict.fromkeys((unescape(title), unescape(text)) for title, text in _NAMED.findall(content)))
 
 
 def commands_in(content: str, prefix: str = "") -> list[Command]:

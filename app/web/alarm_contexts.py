@@ -48,7 +48,7 @@ class AlarmsPage(PageContext):
     """What is wrong now: alarms that fire, those held back by them, those that wait."""
 
     counts: AlertCounts
-    active: Sequence[AlertView]
+    active: Sequence[Sequence[AlertView]]  # those of one rule, in one state, together
     held_back: Sequence[AlertView]
     pending: Sequence[AlertView]
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from app.acceptance.schemas import LatestView
 from app.alerts.runbooks import runbook_address
 from app.alerts.schemas import WRONG_REASONS, AlertView
+from app.cleanup.policy import SAFE_FILTER
 from app.cleanup.schemas import EpisodeView
 from app.clock import iso
 from app.fleet.schemas import EngineView, ServerView
 from app.web import formats
 from app.web.models import Attention, EngineVerdict, StoreCard
+from app.web.wrong_records import incompatible_line
 
 _RANK = {"bad": 0, "warn": 1, "info": 2, "ok": 3}
 FULL_SOON_HOURS = 7 * 24.0
@@ -79,7 +81,7 @@ def _with_runbook(item: _Item) -> Attention:
     return replace(item.attention, runbook=runbook_address(rules[0])) if rules else item.attention
 
 
-_RECORDS = ("wrong_records", "dead_records")
+_RECORDS = ("wrong_records", "derived_records", "dead_records")
 
 
 def _alarm(alert: AlertView) -> Attention:
@@ -93,7 +95,8 @@ def _alarm(alert: AlertView) -> Attention:
         when = f"When last known, {formats.exact(at)}." if at else "When last known."
         why = str(alert.evidence.get("last_known") or "").rpartition("; ")[2].removeprefix("since then ")
         now = f"Since then {formats.printable(why)}, so classes cannot be decided." if why else ""
-        return (_wrong if alert.rule == "wrong_records" else _dead)(
+        item = {"wrong_records": _wrong, "derived_records": _derived}.get(alert.rule, _dead)
+        return item(
             name, alert.target_id or "", round(alert.value), f"{when} {now}{seen}".replace("  ", " ").strip(), at
         )
     return Attention(
@@ -114,7 +117,19 @@ def _wrong(name: str, store_id: str, records: int, detail: str, since: str | Non
         f"{formats.plural(records, 'record')} on {name} would be served as wrong answers",
         detail,
         "See them and plan",
-        f"/stores/{store_id}/records?class=incompatible&reason={','.join(WRONG_REASONS)}",
+        f"/stores/{store_id}/records?{'&'.join(f'{name}={value}' for name, value in SAFE_FILTER.items())}",
+        since,
+    )
+
+
+def _derived(name: str, store_id: str, records: int, detail: str, since: str | None) -> Attention:
+    return Attention(
+        "warn",
+        "octagon-alert",
+        f"{formats.plural(records, 'record')} on {name} may be wrong (derived)",
+        detail,
+        "See them and plan",
+        f"/stores/{store_id}/records?class=unverified&reason=derived",
         since,
     )
 
@@ -158,6 +173,7 @@ def _store_troubles(card: StoreCard) -> Iterable[_Item]:
                 )
             )
         return
+    derived = summary.by_reason.get("derived")
     wrong = [summary.by_reason[reason] for reason in WRONG_REASONS if reason in summary.by_reason]
     records = sum(count.records for count in wrong)
     if records:
@@ -165,11 +181,24 @@ def _store_troubles(card: StoreCard) -> Iterable[_Item]:
             f"{formats.disk(sum(count.bytes for count in wrong))} written under another layout of a model that is "
             "served; a hit on one of them is answered with HTTP 200 and the wrong tokens."
         )
+        if line := incompatible_line(summary):
+            detail += f" {line}."
+        if derived is not None and derived.records:
+            count = formats.plural(derived.records, "more record")
+            detail += f" {count} may be wrong, too: computed behind wrong ones (derived). Plan them together."
         found = _wrong(name, store.id, records, detail, summary.scanned_at)
         yield _Item(found, _topics("store", store.id, "wrong_records"), records)
+    elif derived is not None and derived.records:
+        detail = (
+            f"{formats.disk(derived.bytes)} that engines may have computed behind wrong records, before all caches "
+            "were clean of those; they are served. Keep it safe takes those that nobody has put back; this list's plan "
+            "takes all."
+        )
+        found = _derived(name, store.id, derived.records, detail, summary.scanned_at)
+        yield _Item(found, _topics("store", store.id, "derived_records"), derived.records)
     corrupt = summary.by_class.get("corrupt")
     if corrupt is not None and corrupt.records:
-        detail = "Hits end at these records, and their keys stay dead until the files are removed."
+        detail = "Hits end at these records (the class corrupt), and their keys stay dead until the files are removed."
         found = _dead(name, store.id, corrupt.records, detail, summary.scanned_at)
         yield _Item(found, _topics("store", store.id, "dead_records"), corrupt.records)
     hours = card.outlook.hours if card.outlook.steady else None  # what jumps from scan to scan is no forecast

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.acceptance.schemas import LatestView
+from app.alerts.fact_schemas import HitRatesView
 from app.audit.service import AuditView
-from app.auth.schemas import NewTokenView, SessionView, TokenView, UserView
 from app.cleanup.schemas import (
     ItemView,
     PlanView,
@@ -21,7 +21,7 @@ from app.cleanup.schemas import (
     RunView,
 )
 from app.errors import FieldError
-from app.fleet.schemas import EngineView, ProbeView, ServerView, StoreView
+from app.fleet.schemas import EngineView, ServerView, StoreView
 from app.records.schemas import (
     DistributionView,
     EpochsView,
@@ -31,13 +31,14 @@ from app.records.schemas import (
     RecordDetail,
     RecordView,
     ScanView,
+    StoreDirectoryView,
     SummaryView,
 )
 from app.records.traffic_schemas import TrafficView
 from app.scheduling.schemas import FiringView, ScheduleView
 from app.web.first_run import FirstStep
 from app.web.forms import FormState
-from app.web.growth import ClassLayers
+from app.web.growth import ClassLayers, Outlook
 from app.web.models import (
     Attention,
     Crumb,
@@ -50,6 +51,7 @@ from app.web.models import (
     NextCleanup,
     PageContext,
     Pin,
+    RateNow,
     Shell,
     SignedIn,
     StoreCard,
@@ -70,6 +72,7 @@ __all__ = [  # the parts are named here too, so that a page imports one module
     "NextCleanup",
     "PageContext",
     "Pin",
+    "RateNow",
     "Shell",
     "SignedIn",
     "StoreCard",
@@ -93,11 +96,17 @@ class OverviewPage(PageContext):
     tightest_store: StoreCard | None
     verdicts: Sequence[EngineVerdict]
     hit_rate: Trend
-    hit_rate_now: float | None
-    hit_rate_reason: str
+    hit_rate_now: RateNow
+    l1_trend: Trend
+    l1_evicted: float | None  # chunks a second, of `fullest_l1`
     next_cleanup: NextCleanup | None
     events: Sequence[Event]
     first_steps: Sequence[FirstStep] = ()
+    # Labels by which servers and engines can be grouped, the one that was chosen, and its groups (title, members).
+    group_keys: Sequence[str] = ()
+    group: str = ""
+    server_groups: Sequence[tuple[str, Sequence[ServerView]]] = ()
+    engine_groups: Sequence[tuple[str, Sequence[EngineView]]] = ()
 
 
 # ---- targets ----
@@ -139,6 +148,7 @@ class ServerPage(PageContext):
     changes: Sequence[Event]
     flow: FlowPicture
     marks: Sequence[Event] = ()  # on the charts
+    hit_rates: HitRatesView | None = None  # by model, salt and engine
 
 
 @dataclass(frozen=True)
@@ -181,6 +191,7 @@ class StorePage(PageContext):
     """store.html: what is on it, its space, its layouts, its scans."""
 
     store: StoreView
+    directory: StoreDirectoryView
     summary: SummaryView
     scans: Sequence[ScanView]
     active_scan: ScanView | None
@@ -193,6 +204,7 @@ class StorePage(PageContext):
     distribution: DistributionView | None  # None: never scanned
     traffic: TrafficView
     class_layers: ClassLayers
+    outlook: Outlook
 
 
 @dataclass(frozen=True)
@@ -241,11 +253,12 @@ class CleanupPage(PageContext):
 
 @dataclass(frozen=True)
 class PolicyPage(PageContext):
-    """policy.html: one policy with its plans and runs."""
+    """policy.html: one policy with its plans and runs; `paused` is (when, by whom) where the trail knows it."""
 
     policy: PolicyView
     plans: Sequence[PlanView]
     runs: Sequence[RunView]
+    paused: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -261,12 +274,13 @@ class PolicyFormPage(PageContext):
 
 @dataclass(frozen=True)
 class PlanPage(PageContext):
-    """plan.html"""
+    """plan.html; `takes_derived`: the plan's policy also takes what is computed behind wrong records."""
 
     plan: PlanView
     records: Sequence[ItemView]
     state: TableState
     next_page_token: str | None
+    takes_derived: bool = False
 
 
 @dataclass(frozen=True)
@@ -282,6 +296,9 @@ class RunPage(PageContext):
     # The hit rate of each server of the store around the run, and the run itself as a mark on it.
     around: Sequence[ChartSpec] = ()
     marks: Sequence[Event] = ()
+    # What the form for some of the run's records offers, as (value, title).
+    some_classes: Sequence[tuple[str, str]] = ()
+    some_reasons: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -313,11 +330,20 @@ class ActivityPage(PageContext):
 
 @dataclass(frozen=True)
 class ScheduleRow:
-    """A schedule with the name of what it runs on."""
+    """A schedule with the name of what it runs on. `on_layout_change`: a policy that runs then, too."""
 
     schedule: ScheduleView
     target_name: str
     target_path: str
+    on_layout_change: bool = False
+
+
+@dataclass(frozen=True)
+class FiringRow:
+    """A firing with the name of its schedule."""
+
+    firing: FiringView
+    name: str
 
 
 @dataclass(frozen=True)
@@ -325,67 +351,9 @@ class SchedulesPage(PageContext):
     """schedules.html"""
 
     schedules: Sequence[ScheduleRow]
-    firings: Sequence[FiringView]
+    firings: Sequence[FiringRow]
     form: FormState
     targets: Sequence[tuple[str, str]]  # ("scan:3", "scan of nvme-a")
-
-
-# ---- settings ----
-
-
-@dataclass(frozen=True)
-class SettingsPage(PageContext):
-    """settings.html: targets, users, tokens (`tab`)."""
-
-    tab: str
-    servers: Sequence[ServerView]
-    engines: Sequence[EngineView]
-    stores: Sequence[StoreView]
-    users: Sequence[UserView]
-    tokens: Sequence[TokenView]
-    new_token: NewTokenView | None
-    form: FormState
-    sessions: Mapping[str, Sequence[SessionView]]  # by user id: those that are not over
-    sandbox: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class TargetFormPage(PageContext):
-    """target_form.html: add or change a server, an engine or a store."""
-
-    kind: str  # server | engine | store
-    target: ServerView | EngineView | StoreView | None
-    form: FormState
-    servers: Sequence[ServerView]
-    probe: ProbeView | None
-    proposals: Sequence[tuple[str, str]] = ()  # stores: (directory, server name)
-
-
-@dataclass(frozen=True)
-class WelcomePage(PageContext):
-    """welcome.html: nothing is registered yet."""
-
-    form: FormState
-    probe: ProbeView | None
-
-
-@dataclass(frozen=True)
-class Found:
-    """One result of a search."""
-
-    what: str
-    icon: str
-    title: str
-    detail: str
-    path: str
-
-
-@dataclass(frozen=True)
-class SearchPage(PageContext):
-    """search.html"""
-
-    q: str
-    found: Sequence[Found]
 
 
 # ---- frame pages ----
@@ -407,24 +375,3 @@ class ErrorPage(PageContext):
     title: str
     detail: str
     errors: Sequence[FieldError] = field(default_factory=tuple)
-
-
-@dataclass(frozen=True)
-class Swatch:
-    """One colour of the style page: what it means, its token, and the class that fills with it."""
-
-    title: str
-    token: str
-    cls: str
-
-
-@dataclass(frozen=True)
-class StylePage(PageContext):
-    """style.html: the living style page."""
-
-    form: FormState
-    colours: Sequence[tuple[str, Sequence[Swatch]]]
-    flow: FlowPicture
-    flow_unknown: FlowPicture
-    events: Sequence[Event]
-    trend: Trend

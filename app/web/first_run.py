@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.fleet.sandbox import SANDBOX_LABEL
 from app.fleet.schemas import EngineView, ServerView
 from app.web import formats
 from app.web.models import EngineVerdict, StoreCard
@@ -57,16 +58,22 @@ def first_steps(
             "Add it",
             "/welcome",
         ),
-        FirstStep(
-            "The first acceptance run",
-            "proof that what the cache gives back is right; takes seconds",
-            tested,
-            "Test it",
-            f"/acceptance/new?engine_id={engines[0].id}" if engines else "",
-        ),
+        _first_test(engines, verdicts, tested=tested),
     ]
     now = next((i for i, step in enumerate(steps) if not step.done and step.path), None)
     return tuple(FirstStep(s.title, s.text, s.done, s.action, s.path, next=i == now) for i, s in enumerate(steps))
+
+
+def _first_test(engines: Sequence[EngineView], verdicts: Sequence[EngineVerdict], *, tested: bool) -> FirstStep:
+    title, text = "The first acceptance run", "proof that what the cache gives back is right; takes seconds"
+    runs = [v.latest.last_run for v in verdicts if v.latest.last_run is not None]
+    active = next((run for run in runs if run.state in ("queued", "running")), None)
+    if active is not None and not tested:
+        return FirstStep(title, f"under way: run {active.id}", False, "Watch it", f"/acceptance/runs/{active.id}")
+    if not runs and any(SANDBOX_LABEL.items() <= engine.labels.items() for engine in engines):
+        text = "the sandbox starts one by itself after its first scan and cleanup, within a minute"
+        return FirstStep(title, text, tested, "Watch for it", "/acceptance")
+    return FirstStep(title, text, tested, "Test it", f"/acceptance/new?engine_id={engines[0].id}" if engines else "")
 
 
 def _store(servers: Sequence[ServerView], stores: Sequence[StoreCard]) -> FirstStep:

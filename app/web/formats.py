@@ -10,9 +10,10 @@ import math
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from app.clock import parse_iso
-
-NBSP = "\u00a0"  # no-break space: between a number and its unit
+from app.clock import iso, parse_iso
+from app.printable import NBSP as NBSP
+from app.printable import printable as printable
+from app.printable import printable_lines as printable_lines
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -77,6 +78,16 @@ def exact_bytes(value: float | None) -> str:
 def count(value: float | None) -> str:
     """Whole numbers with thousands separators."""
     return "unknown" if value is None else f"{round(value):,}"
+
+
+def quantity(value: float, name: str = "") -> str:
+    """A number of a rule or a fact as people write it: never with an exponent. `name` tells moments (``known_at``)."""
+    if name.endswith("_at") and value > 1e9:
+        return exact(iso(value))
+    if value == round(value):
+        return f"{value:,.0f}"
+    text = f"{value:,.4g}"
+    return f"{value:,.0f}" if "e+" in text else f"{value:.10f}".rstrip("0") if "e-" in text else text
 
 
 def in_unit(value: float, unit: str) -> str:
@@ -157,14 +168,18 @@ def milliseconds(value: float | None) -> str:
 
 
 def relative(moment: str | None, now: float) -> str:
-    """An RFC 3339 time relative to `now`: ``just now``, ``2 m ago``, ``in 3 h``, ``yesterday``, ``12 Nov``."""
+    """An RFC 3339 time relative to `now`: ``now``, ``2 m ago``, ``in 6 d 23 h``, ``12 Nov``.
+
+    An age is in whole units that have passed; what lies ahead is a promise, and is given to the nearest next smaller
+    unit: what goes in a minute less than seven days goes in 7 d, not in 6. (As `words` in static/js/app.js.)
+    """
     if moment is None:
         return "never"
-    delta = now - parse_iso(moment)
-    ahead = delta < 0
-    s = abs(delta)
-    if s < 1.5:
+    s = now - parse_iso(moment)
+    if abs(s) < 1.5:
         return "now"
+    if s < 0:
+        return f"in {_ahead(-s)}" if -s < 14 * 86400 else day(moment, now)
     if s < 60:
         text = f"{s:.0f}{NBSP}s"
     elif s < 3600:
@@ -175,7 +190,17 @@ def relative(moment: str | None, now: float) -> str:
         text = f"{s // 86400:.0f}{NBSP}d"
     else:
         return day(moment, now)
-    return f"in {text}" if ahead else f"{text} ago"
+    return f"{text} ago"
+
+
+def _ahead(s: float) -> str:
+    if s < 90:
+        return f"{round(s)}{NBSP}s"
+    minutes, hours = round(s / 60), round(s / 3600)
+    if minutes < 60:
+        return f"{minutes}{NBSP}m"
+    whole, part, units = (*divmod(minutes, 60), "hm") if minutes < 24 * 60 else (*divmod(hours, 24), "dh")
+    return f"{whole}{NBSP}{units[0]}" + (f"{NBSP}{part}{NBSP}{units[1]}" if part else "")
 
 
 def exact(moment: str | None) -> str:
@@ -185,8 +210,8 @@ def exact(moment: str | None) -> str:
     return _utc(moment).strftime("%a %-d %b %Y, %H:%M:%S UTC")
 
 
-def zoned(moment: str | None, timezone: str) -> str:
-    """``Mon 30 Nov 2026, 09:15 Europe/Berlin (CET)``: a firing as its schedule means it."""
+def zoned(moment: str | None, timezone: str, *, short: bool = False) -> str:
+    """``Mon 30 Nov 2026, 09:15 Europe/Berlin (CET)``: a firing as its schedule means it; `short`: ``… 09:15 CET``."""
     if moment is None:
         return "never"
     try:
@@ -194,6 +219,8 @@ def zoned(moment: str | None, timezone: str) -> str:
     except (ZoneInfoNotFoundError, ValueError):
         return exact(moment)
     named = timezone if at.tzname() in (None, timezone) else f"{timezone} ({at.tzname()})"
+    if short:
+        named = at.tzname() or timezone
     return at.strftime("%a %-d %b %Y, %H:%M ") + named
 
 
@@ -229,22 +256,6 @@ def words(code: str) -> str:
 def middle(text: str, keep: int = 8) -> str:
     """A long hash with its middle left out: ``3fa91c02…9be1``."""
     return text if len(text) <= 2 * keep + 1 else f"{text[:keep]}…{text[-keep // 2 :]}"
-
-
-def printable(name: str) -> str:
-    """A name from disk as one visible line: control and undecodable characters become their escapes."""
-    return name if name.isprintable() else _escaped(name, NBSP)
-
-
-def printable_lines(text: str) -> str:
-    """A text of several lines: line breaks and no-break spaces stay, all else that cannot be seen is escaped."""
-    return text if text.isprintable() else _escaped(text, "\n" + NBSP)
-
-
-def _escaped(text: str, keep: str) -> str:
-    return "".join(
-        c if c.isprintable() or c in keep else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
 
 
 def split_at_difference(text: str, other: str) -> tuple[str, str, str]:

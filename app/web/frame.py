@@ -24,10 +24,12 @@ from app.auth.service import Principal
 from app.errors import FieldError, InvalidInput, TierkeeperError
 from app.services import Services
 from app.web.contexts import Crumb, NavItem, PageContext, Shell, SignedIn, Toast
+from app.web.formats import printable
+from app.web.kept import unseal
 from app.web.manual import anchor_of, help_path
 from app.web.templating import Templates
 from app.web.undo import TakeBack, UndoStore
-from app.wording import plain
+from app.wording import location, plain
 
 THEME_COOKIE = "tierkeeper-theme"
 FLASH_COOKIE = "tierkeeper-flash"
@@ -104,6 +106,7 @@ def make_shell(
         current=current,
         crumbs=(Crumb(first.title, first.path), *crumbs) if first else crumbs,
         path=local_path(request),
+        posted="post" + request.scope["path"].replace("/", "-") if request.method == "POST" else "",
         base_url=f"{request.url.scheme}://{request.url.netloc}{root_path(request)}",
         theme=theme if theme in THEMES else "auto",
         toasts=(flash,) if flash else (),
@@ -224,7 +227,7 @@ async def _form_values(request: Request) -> dict[str, list[str]]:
     for name, value in form.multi_items():
         if isinstance(value, str):
             values.setdefault(name, []).append(value)
-    return values
+    return unseal(values)
 
 
 #: Every field of a posted form, each with all its values.
@@ -237,6 +240,12 @@ def one(values: Values, name: str) -> str | None:
     return text or None
 
 
+def confirmed(values: Values, word: str) -> None:
+    """Raises InvalidInput unless `word` was typed: what a form does cannot be undone."""
+    if one(values, "confirm") != word.strip():
+        raise InvalidInput.field("confirm", f"type {printable(word)} to confirm; nothing was changed")
+
+
 def lines(values: Values, name: str) -> list[str]:
     """The lines of a text area that are not empty."""
     return [line.strip() for line in (values.get(name) or [""])[0].splitlines() if line.strip()]
@@ -247,7 +256,7 @@ def build_input(model: type[Model], data: Mapping[str, Any]) -> Model:
     try:
         return model(**data)
     except ValidationError as error:
-        found = tuple(FieldError(".".join(str(part) for part in e["loc"]), plain(e)) for e in error.errors())
+        found = tuple(FieldError(".".join(str(part) for part in location(e)), plain(e)) for e in error.errors())
         raise InvalidInput("; ".join(f"{f.field}: {f.message}" for f in found), errors=found) from None
 
 

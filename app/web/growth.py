@@ -1,24 +1,23 @@
-"""How soon a store is full, and whether its growth is steady enough to say so. Pure."""
+"""When a store is full, in one wording for every page, and the chart of its classes. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.clock import parse_iso
 from app.records.schemas import GrowthPointView, SummaryView
+from app.web import formats
 from app.web.words import CLASS_ORDER
 
-#: A slope whose standard error is above this part of it says little about next week.
-STEADY = 0.25
-_LEAST_POINTS = 4
+#: A growth that may be this part of itself off (twice its standard error) still makes a forecast.
+STEADY = 0.5
+_LEAST_SCANS = 4
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """`hours` until full at the growth of the last scans (None: not foreseen). `steady`: whether the scans lie on a
-    line; else `soonest` and `latest` are the hours at twice the standard error (latest None: maybe never)."""
+    """`hours` until full at the growth of the last scans (None: not foreseen; `reason` says why). `steady`: the scans
+    lie on a line; else it nearly always takes `soonest` to `latest` hours (latest None: maybe never), where known."""
 
     hours: float | None
     steady: bool = False
@@ -26,49 +25,43 @@ class Outlook:
     latest: float | None = None
     reason: str = ""
 
+    @property
+    def text(self) -> str:
+        """How long: ``3.4 d``, ``2 d to 9 d``, ``2 d or longer``, ``about 3.4 d`` or ``not foreseen``."""
+        if self.hours is None:
+            return "not foreseen"
+        if self.steady:
+            return _span(self.hours)
+        if self.soonest is None:
+            return f"about {_span(self.hours)}"
+        if self.latest is None:
+            return f"{_span(self.soonest)} or longer"
+        return f"{_span(self.soonest)} to {_span(self.latest)}"
 
-def outlook(summary: SummaryView, points: Sequence[GrowthPointView]) -> Outlook:
-    """The outlook of a store by its summary and what was on it at the end of each scan, oldest first."""
+
+def _span(hours: float) -> str:
+    return formats.duration(hours * 3600)
+
+
+def outlook(summary: SummaryView) -> Outlook:
+    """The outlook of a store, by its summary alone."""
     growth, hours = summary.growth_bytes_per_hour, summary.full_in_hours
     if growth is None or hours is None or growth <= 0:
-        return Outlook(None, reason=summary.growth_reason or "")
-    error = _standard_error(points)
+        reason = summary.growth_reason or ("it does not grow" if growth is not None else "")
+        return Outlook(None, reason=reason)
+    pace = f"growing by {formats.disk(growth)} an hour"
+    error = summary.growth_error_bytes_per_hour
     if error is None:
-        return Outlook(hours, reason="fewer than four scans: too few to tell how steady the growth is")
-    if error <= STEADY * growth:
-        return Outlook(hours, steady=True)
-    low, high = growth - 2 * error, growth + 2 * error
-    room = hours * growth
+        return Outlook(hours, reason=f"{pace}; two scans cannot tell how steadily")
+    by = f"by {summary.growth_scans} scans"
+    if error <= STEADY * growth and summary.growth_scans >= _LEAST_SCANS:
+        return Outlook(hours, steady=True, reason=f"{pace}, {by}")
     return Outlook(
         hours,
-        soonest=room / high,
-        latest=room / low if low > 0 else None,
-        reason="the growth between the last scans differs much",
+        soonest=summary.full_in_hours_soonest,
+        latest=summary.full_in_hours_latest,
+        reason=f"{pace}, give or take {formats.disk(error)}, {by}",
     )
-
-
-def _standard_error(points: Sequence[GrowthPointView]) -> float | None:
-    """Of the slope, in bytes an hour; what went away between two scans does not count as shrinking."""
-    xs: list[float] = []
-    ys: list[float] = []
-    before = 0.0
-    for point in points:
-        count = point.by_class.get("total")
-        if count is None:
-            continue
-        grown = ys[-1] + max(0.0, count.bytes - before) if ys else float(count.bytes)
-        before = float(count.bytes)
-        xs.append(parse_iso(point.at) / 3600)
-        ys.append(grown)
-    if len(xs) < _LEAST_POINTS:
-        return None
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = sum((x - mean_x) ** 2 for x in xs)
-    if spread == 0:
-        return None
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in zip(xs, ys, strict=True))
-    return math.sqrt(rest / (len(xs) - 2) / spread)
 
 
 @dataclass(frozen=True)

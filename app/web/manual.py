@@ -31,6 +31,8 @@ ORDER: tuple[tuple[str, str], ...] = (
     ("METRICS.md", "What Prometheus gets"),
     ("API.md", "The HTTP API"),
     ("ARCHITECTURE.md", "How the panel is built"),
+    ("SECURITY.md", "What the panel may do, and what it is kept from"),
+    ("PERFORMANCE.md", "How fast it is, and how that was measured"),
     ("DESIGN_SYSTEM.md", "How pages look, and how to make one"),
 )
 _COMMENT = re.compile(r"^<!--.*?-->\n?", re.MULTILINE | re.DOTALL)

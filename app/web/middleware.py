@@ -188,14 +188,17 @@ class SameOrigin:
 
     @staticmethod
     def _ours(request: Request) -> bool:
+        services = request.app.state.services
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site in ("same-origin", "none")
         origin = request.headers.get("origin")
         if origin is not None:
-            # The scheme is not compared: behind a TLS proxy ours is http while the browser's is https.
-            return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
-        services = request.app.state.services
+            # The scheme is not compared: behind a TLS proxy ours is http while the browser's is https. Where cookies
+            # are bound to https no page of ours was read over http.
+            parts = urlsplit(origin)
+            by_http = services.settings.secure_cookies and parts.scheme != "https"
+            return not by_http and parts.netloc.lower() == request.headers.get("host", "").lower()
         signs_itself_in = session_cookie_name(services) in request.cookies or forwarded_name(request, services)
         return not signs_itself_in
 

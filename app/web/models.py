@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.acceptance.canary_schemas import CanaryStanding
 from app.acceptance.schemas import LatestView
 from app.cleanup.schemas import RunBrief
 from app.fleet.schemas import EngineView, StoreView
@@ -74,6 +75,7 @@ class Shell:
     toasts: tuple[Toast, ...] = ()
     poll_seconds: int = 5
     search: bool = False
+    posted: str = ""  # the id of the form whose answer this page is: its address alone would not show it
     help: str = ""  # what docs/ says about this page, as an address of the panel
     version: str = ""
 
@@ -119,12 +121,14 @@ class Lane:
 
 @dataclass(frozen=True)
 class Hop:
-    """One way of the stored bytes: recomputed to L1, L1 to L2, out of L1."""
+    """One way of what is stored: recomputed to L1, L1 to L2, out of L1. `value` is how fast (None: not known, for
+    `reason`), `moves` whether anything goes that way just now."""
 
     text: str
     value: str | None
     reason: str
-    tier: str = ""
+    way: str  # asked | store | spill | evict
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,10 +147,13 @@ class FlowPicture:
 
 @dataclass(frozen=True)
 class Pin:
-    """A moment marked on a line: percent of its width and a sentence."""
+    """A moment marked on a line: percent of its width and a sentence; stands for `events` that lie close together."""
 
     x: float
     text: str
+    kind: str = "none"  # the worst of them: bad | warn | info | ok | none
+    what: str = ""
+    events: int = 1
 
 
 @dataclass(frozen=True)
@@ -162,6 +169,17 @@ class Event:
 
 
 @dataclass(frozen=True)
+class RateNow:
+    """The hit rate of all servers together now; the shares of the tiers are None where a server does not tell them."""
+
+    value: float | None
+    reason: str = ""
+    l1_share: float | None = None
+    l2_share: float | None = None
+    window_seconds: float | None = None  # the longest that one of them covers
+
+
+@dataclass(frozen=True)
 class Trend:
     """A number over time for a sparkline; equally spaced, None where nothing was known."""
 
@@ -173,10 +191,11 @@ class Trend:
 
 @dataclass(frozen=True)
 class EngineVerdict:
-    """How an engine's last acceptance stands."""
+    """How an engine's last acceptance and its canaries stand; `canaries` is None while none is kept."""
 
     engine: EngineView
     latest: LatestView
+    canaries: CanaryStanding | None = None
 
 
 @dataclass(frozen=True)

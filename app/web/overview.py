@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
+from app.acceptance.canary_schemas import CanaryStanding
 from app.acceptance.schemas import AcceptanceRunView, LatestView
+from app.alerts.schemas import AlertView
 from app.cleanup.schemas import RunView
 from app.clock import parse_iso
+from app.disk_room import room, together
 from app.fleet.schemas import EngineView, ServerView
 from app.records.schemas import Count
 from app.telemetry.schemas import HealthChangeView, TokenFlowView
 from app.web import formats, svg, words
 from app.web.contexts import Event, FlowPicture, Hop, Lane, Pin, StoreCard, Trend
 
+Target = TypeVar("Target", ServerView, EngineView)
 _LEVEL_TIER = {"l0": "l0", "l1": "l1", "l2": "l2", "recomputed": "rc"}
 
 
@@ -110,15 +115,14 @@ def _fill_l1(servers: Sequence[ServerView]) -> tuple[float | None, float | None,
 def _fill_l2(stores: Sequence[StoreCard]) -> tuple[float | None, float | None, str]:
     # Stores on one file system share its room: it is counted once.
     known = {
-        f.device if f.device is not None else f"store {c.store.id}": f
+        f.device if f.device is not None else f"store {c.store.id}": found
         for c in stores
-        if (f := c.store.filesystem).total_bytes and f.free_bytes is not None
-    }.values()
-    if not known:
+        if (found := room(f := c.store.filesystem)) is not None
+    }
+    whole = together(known.values())
+    if whole is None:
         return None, None, "use unknown" if stores else "no store registered"
-    total = sum(f.total_bytes or 0 for f in known)
-    free = sum(f.free_bytes or 0 for f in known)
-    return (total - free) / total, None, _of(total - free, total, formats.disk)
+    return whole.ratio, None, _of(whole.used, whole.whole, formats.disk)
 
 
 def _of(used: float, whole: float, unit: object) -> str:
@@ -144,11 +148,56 @@ def tightest_store(stores: Sequence[StoreCard]) -> StoreCard | None:
 
     def pressure(card: StoreCard) -> tuple[float, float]:
         hours = card.summary.full_in_hours
-        fs = card.store.filesystem
-        free = svg.ratio(fs.free_bytes, fs.total_bytes)
-        return (hours if hours is not None else 1e9, free if free is not None else 2.0)
+        found = room(card.store.filesystem)
+        used = found.ratio if found is not None else None
+        return (hours if hours is not None else 1e9, 1 - used if used is not None else 2.0)
 
     return min(stores, key=pressure, default=None)
+
+
+def most_recomputed(engines: Sequence[EngineView]) -> str:
+    """The id of the engine that computes most of its prompt tokens itself; "" where none stands out by 5 points."""
+    known = sorted(
+        ((share, e.id) for e in engines if (share := e.prefix_cache.recomputed_share) is not None), reverse=True
+    )
+    if len(known) < 2 or known[0][0] - known[1][0] < 0.05:
+        return ""
+    return known[0][1]
+
+
+# ---- groups ----
+
+
+def group_keys(targets: Sequence[ServerView | EngineView]) -> tuple[str, ...]:
+    """Labels that tell targets apart: one that all have with one value groups nothing."""
+    values: dict[str, set[str | None]] = {}
+    for key in {key for target in targets for key in target.labels}:
+        values[key] = {target.labels.get(key) for target in targets}
+    return tuple(sorted(key for key, found in values.items() if len(found) > 1))
+
+
+def groups(targets: Sequence[Target], key: str) -> tuple[tuple[str, Sequence[Target]], ...]:
+    """Targets by their value of one label, in its order; those without it come last. No key: no groups."""
+    if not key:
+        return ()
+    found: dict[str | None, list[Target]] = {}
+    for target in targets:
+        found.setdefault(target.labels.get(key), []).append(target)
+    named: list[tuple[str, Sequence[Target]]] = [
+        (f"{key}={value}", found[value]) for value in sorted(v for v in found if v is not None)
+    ]
+    if None in found:
+        named.append((f"without {key}", found[None]))
+    return tuple(named)
+
+
+def group_line(members: Sequence[ServerView | EngineView], what: str) -> str:
+    """How many there are, and how many of them are not well: ``3 servers, 1 unreachable``."""
+    states: dict[str, int] = {}
+    for member in members:
+        states[member.health.state] = states.get(member.health.state, 0) + 1
+    wrong = [f"{count} {state}" for state, count in sorted(states.items()) if state != "healthy"]
+    return ", ".join([formats.plural(len(members), what), *(wrong or ["all healthy"])])
 
 
 # ---- what happened ----
@@ -194,6 +243,18 @@ def acceptance_event(run: AcceptanceRunView) -> Event:
     )
 
 
+def alarm_events(alarm: AlertView) -> list[Event]:
+    """When an alarm fired and when it was over. One that another explains is told by that one."""
+    if alarm.fired_at is None or alarm.explained_by is not None:
+        return []
+    title = f"{formats.printable(alarm.target_name)}: {alarm.title}" if alarm.target_name else alarm.title
+    path, kind = f"/alarms/{alarm.id}", words.word(words.ALARM, alarm.severity).kind
+    events = [Event(alarm.fired_at, "alarm", kind, title, formats.printable(alarm.sentence), path)]
+    if alarm.resolved_at is not None:
+        events.append(Event(alarm.resolved_at, "alarm", "ok", f"{title}: over", "", path))
+    return events
+
+
 def restart_events(servers: Sequence[ServerView]) -> list[Event]:
     """The last restart of each server that the panel saw."""
     return [
@@ -235,12 +296,34 @@ def trend(
 ) -> Trend:
     """A sparkline with the events of its span as pins; `layers` (tier, points) are drawn on top of each other."""
     start = now - seconds
-    pins = tuple(
-        Pin(svg.position(at, start, now), f"{formats.clock_time(e.at)} {e.text}")
+    pins = [
+        Pin(svg.position(at, start, now), f"{formats.clock_time(e.at)} {e.text}", e.kind, e.what)
         for e in events
         if start <= (at := parse_iso(e.at)) <= now
-    )
-    return Trend(tuple(points), seconds, pins, tuple((key, tuple(values)) for key, values in layers))
+    ]
+    return Trend(tuple(points), seconds, gathered(pins), tuple((key, tuple(values)) for key, values in layers))
+
+
+#: Pins closer than this part of the line (percent) would cover each other.
+_NEAR = 4.5
+_WORST = ("bad", "warn", "info", "ok", "none")
+
+
+def gathered(pins: Iterable[Pin]) -> tuple[Pin, ...]:
+    """Pins from left to right, those too close to be told apart as one that says them all and looks like the worst."""
+    groups: list[list[Pin]] = []
+    for pin in sorted(pins, key=lambda p: p.x):
+        if groups and pin.x - groups[-1][0].x < _NEAR:
+            groups[-1].append(pin)
+        else:
+            groups.append([pin])
+    return tuple(_one_pin(group) for group in groups)
+
+
+def _one_pin(group: Sequence[Pin]) -> Pin:
+    worst = min(group, key=lambda p: _WORST.index(p.kind))
+    middle = round((group[0].x + group[-1].x) / 2, 3)
+    return Pin(middle, "\n".join(p.text for p in group), worst.kind, worst.what, sum(p.events for p in group))
 
 
 def class_line(by_class: Mapping[str, Count]) -> str:
@@ -268,6 +351,19 @@ def run_line(run: AcceptanceRunView) -> str:
     if deepest.speedup is not None and deepest.speedup.median is not None:
         text += f", first token {formats.significant(deepest.speedup.median)}× as fast as cold"
     return text
+
+
+def canary_line(standing: CanaryStanding) -> tuple[words.Word, str]:
+    """How an engine's canaries stand, the worst first: its word, and a line."""
+    many = formats.plural(standing.kept, "canary", "canaries")
+    bad = {name: n for name, n in standing.outcomes.items() if name in ("wrong", "lost", "drift")}
+    if bad:
+        told = ", ".join(f"{n} {name}" for name, n in sorted(bad.items()))
+        return words.Word("bad", "octagon-alert", "canaries"), f"{told} of {many}"
+    unread = standing.kept - standing.outcomes.get("ok", 0)
+    if unread:
+        return words.Word("none", "circle-dashed", "canaries"), f"{unread} of {many} not read back yet"
+    return words.Word("ok", "circle-check", "canaries"), f"{many} came back right"
 
 
 def stale_word(latest: LatestView) -> words.Word:

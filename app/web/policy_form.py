@@ -6,13 +6,16 @@ which field of the form each JSON path came from, so that errors stand beside wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.cleanup.policy import SPACE_KINDS
 from app.cleanup.schemas import PolicyView
-from app.errors import InvalidInput
+from app.cleanup.service_policies import check_text
+from app.errors import Conflict, FieldError, InvalidInput
 from app.web.forms import FormState
-from app.web.frame import Values, lines, one
+from app.web.frame import Model, Values, build_input, lines, one
 
 FIELDS = (
     "name",
@@ -39,9 +42,36 @@ FIELDS = (
     "enabled",
     "blackouts",
 )
+#: What the form calls its fields, for what is said on top of it.
+LABELS = {
+    "name": "name",
+    "store_id": "store",
+    "take": "what goes",
+    "temporary_older_than": "temporary files older than",
+    "incompatible_reasons": "reasons of incompatible records",
+    "corrupt_reasons": "reasons of corrupt records",
+    "unused_for": "records not used for",
+    "unused_age_only": "by age of writing only",
+    "capacity_high": "high mark",
+    "capacity_low": "low mark",
+    "free_space_floor": "keep free",
+    "protect_accessed_within": "read within",
+    "protect_written_within": "written within",
+    "protect_models": "models that never go",
+    "max_bytes": "bytes of one run",
+    "max_records": "records of one run",
+    "max_percent": "share of the store",
+    "removal": "how",
+    "quarantine_for": "keep in quarantine for",
+    "schedule": "schedule",
+    "timezone": "time zone",
+    "enabled": "the schedule is on",
+    "blackouts": "not between",
+}
 #: Kinds in the order in which the form shows them, which is the order of `select`.
 KINDS = ("incompatible", "derived", "corrupt", "unreachable", "temporary", "unused", "capacity", "free_space")
 
+_WINDOW = re.compile(r"blackouts\[(\d+)\]")
 _EMPTY: dict[str, Any] = {"removal": "quarantine", "timezone": "UTC", "enabled": True}
 
 
@@ -64,8 +94,23 @@ def body_of_view(policy: PolicyView) -> dict[str, Any]:
 
 
 def form_of_preset(policy: Mapping[str, Any], store_id: str = "") -> FormState:
-    """The form of a preset."""
-    return FormState.of(values_of({"store_id": store_id, **policy}), fields=FIELDS)
+    """The form of a preset; the schedule of one that deletes is off until somebody has seen its dry run."""
+    body = {"store_id": store_id, **policy, "enabled": policy.get("enabled", True) and not deletes(policy)}
+    return FormState.of(values_of(body), fields=FIELDS)
+
+
+def deletes(body: Mapping[str, Any]) -> bool:
+    """Whether a policy deletes anything for good: all that it takes, or what goes for room."""
+    return body["removal"] == "delete" or any(item["kind"] in SPACE_KINDS for item in body["select"])
+
+
+def needs_a_new_look(before: PolicyView, body: Mapping[str, Any]) -> bool:
+    """Whether a changed policy deletes and takes other records than before, or at other times."""
+    if not body["schedule"] or not deletes(body):
+        return False
+    old = body_of_view(before)
+    names = ("select", "protect", "limits", "removal", "schedule", "timezone", "blackouts")
+    return any(old[name] != body[name] for name in names)
 
 
 def values_of(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +150,55 @@ def values_of(body: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def checked(model: type[Model], body: Mapping[str, Any]) -> Model:
+    """The API's body. Raises InvalidInput with all that is wrong: what its shape hides from the service, too."""
+    try:
+        return build_input(model, body)
+    except InvalidInput as shape:
+        found = list(shape.errors)
+        try:
+            check_text(body)
+        except InvalidInput as text:
+            named = {error.field.partition("[")[0].partition(".")[0] for error in found}
+            found += [e for e in text.errors if e.field.partition("[")[0].partition(".")[0] not in named]
+        raise InvalidInput("; ".join(f"{e.field}: {e.message}" for e in found), errors=tuple(found)) from None
+
+
+def refused(form: FormState, error: InvalidInput | Conflict, paths: Mapping[str, str]) -> FormState:
+    """The form with what is wrong with it, in its own words."""
+    return form.failed(in_words_of_the_form(error, form.values), paths)
+
+
+def in_words_of_the_form(
+    error: InvalidInput | Conflict, values: Mapping[str, Sequence[str]]
+) -> InvalidInput | Conflict:
+    """The same error where the API counts otherwise than the form: its share is a fraction, the form's a percentage,
+    and hours are lines of text here."""
+    typed = (values.get("max_percent") or [""])[0].strip().removesuffix("%").strip()
+    told = f"{typed} % is not a share of the store: write a number above 0 and up to 100"
+    windows = [line.strip() for line in (values.get("blackouts") or [""])[0].splitlines() if line.strip()]
+    found: list[FieldError] = []
+    for each in error.errors:
+        if each.field == "limits.max_fraction":
+            found.append(FieldError(each.field, told))
+        elif number := _WINDOW.match(each.field):
+            line = windows[int(number[1])] if int(number[1]) < len(windows) else ""
+            message = f"{line!r} is not of the form 08:00-20:00 or 08:00-20:00 1,2,3 (days 0 to 6, 0 is Sunday)"
+            found.append(FieldError("blackouts", message))
+        else:
+            found.append(each)
+    error.errors = tuple(dict.fromkeys(found))
+    return error
+
+
+def posted_form(values: Values) -> FormState:
+    """What was posted, to be shown again."""
+    return FormState(values=values, fields=frozenset(FIELDS), labels=LABELS)
+
+
 def body_of(values: Values) -> tuple[dict[str, Any], dict[str, str]]:
-    """(JSON body of POST /policies, JSON path -> field of the form). Raises InvalidInput for what is no JSON at all."""
+    """(JSON body of POST /policies, JSON path -> field of the form). What is no number goes along as it was typed, for
+    the API to refuse together with all else."""
     chosen = [kind for kind in KINDS if kind in values.get("take", [])]
     select: list[dict[str, Any]] = []
     paths = {"select": "take", "limits.max_bytes": "max_bytes", "limits.max_records": "max_records"}
@@ -171,25 +263,22 @@ def _limits(values: Values) -> dict[str, Any] | None:
     if text := one(values, "max_bytes"):
         found["max_bytes"] = int(text) if text.isdecimal() else text
     if text := one(values, "max_records"):
-        found["max_records"] = _number("max_records", text, int)
+        found["max_records"] = _number(text, int)
     if text := one(values, "max_percent"):
-        found["max_fraction"] = _number("max_percent", text.removesuffix("%").strip(), float) / 100
+        share = _number(text.removesuffix("%").strip(), float)
+        found["max_fraction"] = share if isinstance(share, str) else share / 100
     return found or None
 
 
-def _number(field: str, text: str, kind: type[int] | type[float]) -> Any:
+def _number(text: str, kind: type[int] | type[float]) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise InvalidInput.field(field, f"{text!r} is not a number") from None
+        return text
 
 
 def _blackout(line: str) -> dict[str, Any]:
     window, _, days = line.partition(" ")
     start, mark, end = window.partition("-")
-    if not mark:
-        raise InvalidInput.field("blackouts", f"{line!r} is not of the form 08:00-20:00 or 08:00-20:00 1,2,3")
-    try:
-        return {"start": start, "end": end, "days": [int(day) for day in days.replace(",", " ").split()]}
-    except ValueError:
-        raise InvalidInput.field("blackouts", f"{days!r} are not days; write 0 (Sunday) to 6, as in 1,2,3") from None
+    numbers = [_number(day, int) for day in days.replace(",", " ").split()]
+    return {"start": start, "end": end if mark else "", "days": numbers}

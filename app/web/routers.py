@@ -25,6 +25,7 @@ from app.web.pages import (
     history,
     hooks,
     launch,
+    live,
     overview,
     readiness,
     records,
@@ -67,6 +68,7 @@ def page_routers() -> list[APIRouter]:
         settings.router,
         search.router,
         undo.router,
+        live.router,
         api_docs.router,
         help.router,
     ]

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from app.clock import Clock, iso
 from app.errors import FieldError
-from app.web.contexts import Event, FlowPicture, Hop, Lane, Pin, Shell, StylePage, Swatch, Trend
+from app.web.contexts import Event, FlowPicture, Hop, Lane, PageContext, Pin, Shell, Trend
 from app.web.forms import FormState
+
+
+@dataclass(frozen=True)
+class Swatch:
+    """One colour of the style page: what it means, its token, and the class that fills with it."""
+
+    title: str
+    token: str
+    cls: str
+
+
+@dataclass(frozen=True)
+class StylePage(PageContext):
+    """style.html: the living style page."""
+
+    form: FormState
+    colours: Sequence[tuple[str, Sequence[Swatch]]]
+    flow: FlowPicture
+    flow_unknown: FlowPicture
+    events: Sequence[Event]
+    trend: Trend
+
 
 _COLOURS: tuple[tuple[str, tuple[Swatch, ...]], ...] = (
     (
@@ -63,7 +88,12 @@ def style_page(shell: Shell, clock: Clock) -> StylePage:
             Lane(tier, f"{int(tokens * share / 900):,} tokens/s", share, int(tokens * share), "", fill, mark, text)
             for tier, share, fill, mark, text in _LANES
         ),
-        hops=(Hop("recomputed → L1", "412 MB/s", "", "l1"), Hop("L1 → L2", None, "not measured", "l2")),
+        hops=(
+            Hop("looked up in L1 and L2", "4,680 tokens/s", "", "asked"),
+            Hop("stored", "36 chunks/s", "", "store", moves=True),
+            Hop("written", None, "not measured", "spill"),
+            Hop("evicted from L1", "0 chunks/s", "", "evict"),
+        ),
     )
     unknown = FlowPicture(
         state="unknown",
@@ -92,7 +122,12 @@ def style_page(shell: Shell, clock: Clock) -> StylePage:
         Event(at(17900), "acceptance", "ok", "Acceptance of qwen-2: pass"),
         Event(at(90000), "cleanup", "ok", "Cleanup of nvme-a: done", "removed 311 records, 9.8 GB"),
     )
-    trend = Trend((), 3600.0, (Pin(63.0, "qwen-1 restarted"),), (("l1", tuple(l1)), ("l2", tuple(l2))))
+    trend = Trend(
+        (),
+        3600.0,
+        (Pin(63.0, "qwen-1 restarted", "warn", "restart"), Pin(80.0, "two events", "ok", "cleanup", 2)),
+        (("l1", tuple(l1)), ("l2", tuple(l2))),
+    )
     return StylePage(
         shell=shell, form=form, colours=_COLOURS, flow=known, flow_unknown=unknown, events=events, trend=trend
     )

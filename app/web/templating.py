@@ -20,12 +20,18 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from app.cleanup.policy import SAFE_FILTER
 from app.clock import Clock, iso
-from app.web import formats, svg, words
-from app.web.actions import commands_in
+from app.disk_room import room
+from app.web import curve, formats, svg, words
+from app.web.actions import commands_in, curls_in
 from app.web.manual import help_path
-from app.web.overview import class_line, run_line, stale_word
+from app.web.overview import canary_line, class_line, group_line, most_recomputed, run_line, stale_word
+from app.web.pace import pace
 from app.web.static_files import StaticFiles
+from app.web.tables import listed, table_url
+from app.web.worst import worst_first, worst_verdicts
+from app.web.wrong_records import incompatible_line
 
 #: Smaller answers gain nothing from compression.
 COMPRESS_ABOVE = 1400
@@ -63,16 +69,31 @@ class Templates:
             now=lambda: iso(clock()),
             curl=curl_command,
             commands_in=lambda content: commands_in(str(content), prefix),
+            curls_in=lambda content: curls_in(str(content)),
+            tables_in=lambda content: [table for table in listed(str(content)) if not table.own],
+            table_url=table_url,
             svg=svg,
+            curve=curve,
             w=words,
+            safe_filter=SAFE_FILTER,
             w_verdict=stale_word,
             run_line=run_line,
             class_line=class_line,
+            canary_line=canary_line,
+            group_line=group_line,
+            most_recomputed=most_recomputed,
+            worst_first=worst_first,
+            worst_verdicts=worst_verdicts,
+            incompatible_line=incompatible_line,
             plan_word=words.plan_word,
+            harm_of=words.harm_of,
             plan_name=words.plan_name,
             run_name=words.run_name,
             run_starter=words.run_starter,
+            firing_word=words.firing_word,
             item_word=words.item_word,
+            pace=lambda work: pace(work, clock()),
+            room=room,
             seconds_between=formats.seconds_between,
             split_at_difference=formats.split_at_difference,
             arm_name=formats.arm_name,
@@ -153,6 +174,7 @@ def _filters(clock: Clock) -> dict[str, Any]:
         "rate": formats.rate,
         "exact_bytes": formats.exact_bytes,
         "count": formats.count,
+        "quantity": formats.quantity,
         "compact": formats.compact,
         "in_unit": formats.in_unit,
         "percent": formats.percent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.cleanup.schemas import PlanView, RunView
+from app.cleanup.schemas import Count, PlanView, RunView
 from app.web.formats import words
 
 
@@ -34,6 +34,14 @@ LIGHT: Mapping[object, Word] = {
     True: Word("ok", "circle-check", "yes"),
     False: Word("bad", "circle-x", "no"),
     None: Word("none", "circle-dashed", "unknown"),
+}
+
+#: The four lights, in the order in which a request meets them.
+LIGHTS: Mapping[str, str] = {
+    "http_up": "HTTP up",
+    "engine_up": "Cache engine up",
+    "engines_registered": "Engines registered",
+    "data_path": "Data path proven",
 }
 
 WORK: Mapping[str, Word] = {
@@ -141,6 +149,10 @@ TAKEN_FOR: Mapping[str, str] = {
     "temporary": "an unfinished write that nobody goes on with",
 }
 
+#: Records that engines would be served wrong answers from, and records that cannot be read.
+WRONG_ANSWERS = frozenset({"other_layout", "other_size", "declared", "derived", "long"})
+DAMAGED = frozenset({"empty", "short"})
+
 TIER: Mapping[str, tuple[str, str]] = {
     "l0": ("L0", "GPU"),
     "l1": ("L1", "memory"),
@@ -217,6 +229,22 @@ def plan_name(plan: PlanView) -> str:
     return "a test's own records" if plan.origin == "housekeeping" else "from a filter"
 
 
+#: What came of a firing of a schedule.
+FIRING: dict[str, Word] = {
+    "started": Word("ok", "circle-check", "started"),
+    "manual": Word("ok", "circle-play", "by hand"),
+    "late": Word("warn", "clock", "late"),
+    "overlap": Word("warn", "circle-slash", "overlap, refused"),
+    "skipped": Word("none", "circle-slash", "left out"),
+    "error": Word("bad", "circle-x", "error"),
+}
+
+
+def firing_word(outcome: str) -> Word:
+    """The word for a firing's outcome; one that is new here is said as it is."""
+    return FIRING.get(outcome) or Word("none", "circle", outcome)
+
+
 def item_word(state: str) -> Word:
     """How one record of a run stands; every way of being skipped is a word of its own."""
     return ITEM.get(state) or Word("warn", "minus", words(state))
@@ -227,8 +255,31 @@ def light(value: bool | None) -> Word:
     return LIGHT[value]
 
 
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What putting records back would do, in records. `kinds` names what they were when they were taken."""
+
+    wrong: int
+    damaged: int
+    kinds: str
+
+    @property
+    def records(self) -> int:
+        return self.wrong + self.damaged
+
+
+def harm_of(waiting: Mapping[str, Count] | None) -> Harm:
+    """The records among what waits that nobody should get back by mistake."""
+    found = {code: n.records for code, n in (waiting or {}).items() if code in WRONG_ANSWERS | DAMAGED}
+    return Harm(
+        wrong=sum(n for code, n in found.items() if code in WRONG_ANSWERS),
+        damaged=sum(n for code, n in found.items() if code in DAMAGED),
+        kinds=", ".join(f"{words(code)} {n:,}" for code, n in sorted(found.items())),
+    )
+
+
 def reason(code: str | None) -> str:
     """A reason code in plain words."""
     if code is None:
         return ""
-    return REASON.get(code) or TAKEN_FOR.get(code) or words(code)
+    return REASON.get(code) or TAKEN_FOR.get(code) or (CLASS[code].means if code in CLASS else words(code))

@@ -12,6 +12,7 @@ import asyncio
 import time
 
 from app.errors import TargetError
+from app.wire.proxies import HttpProxy
 
 _GREETING = b"\xff"
 _LOCAL_WAIT = 0.1
@@ -39,15 +40,17 @@ def forget(host: str, port: int) -> None:
     _proven.pop((host, port), None)
 
 
-async def listen(host: str, port: int, *, connect_timeout: float) -> None:
-    """Connect, listen for a moment, hang up. Raises TargetError ``unreadable`` if the other side speaks first.
+async def listen(host: str, port: int, *, connect_timeout: float, proxy: HttpProxy | None = None) -> None:
+    """Connect (through `proxy` where there is one), listen for a moment, hang up. Raises TargetError ``unreadable`` if
+    the other side speaks first, ``refused`` where the proxy lets nobody listen.
 
     An address that cannot be reached is no finding here: the request itself will say what is wrong.
     """
     began = time.perf_counter()
     try:
         async with asyncio.timeout(connect_timeout):
-            reader, writer = await asyncio.open_connection(host, port)
+            opening = asyncio.open_connection(host, port) if proxy is None else proxy.connect(host, port)
+            reader, writer = await opening
     except (OSError, TimeoutError, UnicodeError):
         return
     took = time.perf_counter() - began

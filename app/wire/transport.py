@@ -1,4 +1,4 @@
-"""One HTTP target: bounded in time and size, no redirects, no environment proxies, every trouble a TargetError.
+"""One HTTP target: bounded in time and size, no redirects, every trouble a TargetError.
 
 The panel is a client of machines it does not own. What they answer may be endless, slow, compressed to burst, or not
 HTTP at all; a caller here gets a whole answer within its deadline or one TargetError that says what happened.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -19,11 +19,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from app.errors import InvalidInput, TargetError
-from app.wire import destinations, fields, greeting
+from app.wire import destinations, fields, greeting, sending
+from app.wire.proxies import HttpProxy, check_behind, for_httpx, proxy_of
 from app.wire.tls import SYSTEM, UNVERIFIED, Tls, context_of
 from app.wire.troubles import describe_error, translated
 
 MAX_BYTES = 16 * 2**20
+_READ = httpx.ByteStream(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class TargetHttp:
         self._headers = _headers(api_key, headers or {})
         self._transport = transport
         self._tls = tls
-        self._unusable: str | None = None
+        self._unusable: TargetError | None = None
+        self._proxy: HttpProxy | None = None
         self._client: httpx.AsyncClient | None = None
         self._listening: asyncio.Lock | None = None
         self._listened = transport is not None
@@ -109,10 +112,15 @@ class TargetHttp:
             try:
                 secure = context_of(self._tls if self.base_url.startswith("https:") else UNVERIFIED)
             except TargetError as error:  # told by each call, as all trouble with a target is
-                self._unusable, secure = error.detail, context_of(UNVERIFIED)
+                self._unusable, secure = error, context_of(UNVERIFIED)
+            try:
+                self._proxy = proxy_of(self.base_url)
+            except TargetError as error:
+                self._unusable = error
             transport = httpx.AsyncHTTPTransport(
                 verify=secure,
                 trust_env=False,
+                proxy=for_httpx(self._proxy),
                 limits=httpx.Limits(
                     max_connections=self._connections,
                     max_keepalive_connections=max(8, self._connections // 8),
@@ -165,11 +173,15 @@ class TargetHttp:
 
         Called by every request; call it before a measurement, which it would lengthen by a tenth of a second.
         """
+        if self._proxy is not None:
+            await check_behind(self._host)
         if self._listened or self._listening is None or greeting.speaks_http(self._host, self._port):
             return
         async with self._listening:
             if not self._listened:
-                await greeting.listen(self._host, self._port, connect_timeout=self._timeout.connect or 2.0)
+                await greeting.listen(
+                    self._host, self._port, connect_timeout=self._timeout.connect or 2.0, proxy=self._proxy
+                )
                 self._listened = True
 
     @asynccontextmanager
@@ -186,13 +198,14 @@ class TargetHttp:
     ) -> AsyncIterator[httpx.Response]:
         """The response with its body unread; body of the ``with`` and all reading fall under the deadline (seconds).
 
-        `on_sending` is called when the request's first byte is about to go out, which is when a measurement begins:
-        building the request and finding a connection is this client's own time, not the target's.
+        `on_sending` is called when the request is about to go out, which is when a measurement begins: building the
+        request and finding a connection is this client's own time, not the target's. Where a stale connection made it
+        go out again, the last time counts.
         """
         if self._client is None:
             raise RuntimeError("use the client as an async context manager")
         if self._unusable is not None:
-            raise TargetError("tls", f"{method} {self.base_url}{path}: {self._unusable}")
+            raise TargetError(self._unusable.kind, f"{method} {self.base_url}{path}: {self._unusable.detail}")
         seconds = deadline or self.deadline
         timeout = self._timeout
         if read_timeout is None and deadline is not None:
@@ -206,8 +219,9 @@ class TargetHttp:
                 request = self._client.build_request(
                     method, self.base_url + path, params=params, json=payload, timeout=timeout
                 )
-                request.extensions["trace"] = _trace(on_sending)
-                response = await self._client.send(request, stream=True)
+                request.extensions["trace"] = _trace
+                with sending.telling(on_sending):
+                    response = await self._client.send(request, stream=True)
                 self.date = _date(response.headers.get("date")) or self.date
                 greeting.remember(self._host, self._port)
                 try:
@@ -221,6 +235,9 @@ class TargetHttp:
                     raise
                 finally:
                     await response.aclose()
+                    # httpx ties answer and stream into a knot that only the garbage collector would undo, and with them
+                    # the connection and its buffers: a fleet's polls left fifty of those a second lying about.
+                    response.stream = _READ
 
     @contextmanager
     def _translated(self, where: str, seconds: float) -> Iterator[None]:
@@ -230,6 +247,9 @@ class TargetHttp:
         except TargetError as error:
             if error.kind in ("refused", "closed", "timeout"):
                 greeting.forget(self._host, self._port)
+            if self._proxy is not None and self._proxy.name not in error.detail and error.http_status is None:
+                # Whose trouble it is cannot be told from here: say that somebody stands between.
+                error.detail += f" (by way of the proxy {self._proxy.name}; NO_PROXY lists hosts to ask directly)"
             raise
 
 
@@ -273,18 +293,10 @@ def normalise_base_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
 
 
-def _trace(on_sending: Callable[[], None] | None) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
-    """An httpcore trace: guards new connections, and calls `on_sending` when the head of the request is written.
-
-    Where a stale connection made the request go out again, the last time counts.
-    """
-
-    async def trace(event: str, info: dict[str, Any]) -> None:
-        await destinations.guard(event, info)
-        if on_sending is not None and event.endswith("send_request_headers.started"):
-            on_sending()
-
-    return trace
+async def _trace(event: str, info: dict[str, Any]) -> None:
+    """An httpcore trace: looks at each new connection before anything is sent."""
+    await destinations.guard(event, info)
+    sending.whole_requests(event, info)
 
 
 def _headers(api_key: str | None, extra: Mapping[str, str]) -> dict[str, str]:

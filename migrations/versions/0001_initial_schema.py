@@ -303,6 +303,9 @@ def upgrade() -> None:
     sa.Column('candidate_state', sa.String(), nullable=True),
     sa.Column('candidate_count', sa.Integer(), nullable=False),
     sa.Column('data_path_proven_at', sa.Double(), nullable=True),
+    sa.Column('data_path_proven_by', sa.String(), nullable=True),
+    sa.Column('data_path_wrong_at', sa.Double(), nullable=True),
+    sa.Column('data_path_wrong_by', sa.String(), nullable=True),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_server')),
     sa.UniqueConstraint('name', name=op.f('uq_server_name')),
     sa.UniqueConstraint('url', name=op.f('uq_server_url')),
@@ -342,6 +345,7 @@ def upgrade() -> None:
     sa.Column('polled_at', sa.Double(), nullable=False),
     sa.Column('scraped_at', sa.Double(), nullable=True),
     sa.Column('data', sa.JSON(), nullable=False),
+    sa.Column('memory', sa.JSON(), nullable=False),
     sa.PrimaryKeyConstraint('target_kind', 'target_id', name=op.f('pk_telemetry_snapshot'))
     )
     op.create_table('user_account',
@@ -392,6 +396,7 @@ def upgrade() -> None:
     sa.Column('model_name', sa.String(), nullable=False),
     sa.Column('world_size', sa.Integer(), nullable=True),
     sa.Column('at', sa.Double(), nullable=False),
+    sa.Column('reopened', sa.Boolean(), nullable=False),
     sa.ForeignKeyConstraint(['store_id'], ['store.id'], name=op.f('fk_cleared_episode_store_id_store'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_cleared_episode'))
     )
@@ -785,6 +790,7 @@ def upgrade() -> None:
     sa.Column('scanned_at', sa.Double(), nullable=True),
     sa.Column('root_device', sa.BigInteger(), nullable=True),
     sa.Column('root_inode', sa.BigInteger(), nullable=True),
+    sa.Column('indexed_before', sa.Integer(), nullable=False),
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('state', sa.String(), nullable=False),
     sa.Column('progress_done', sa.Integer(), nullable=False),
@@ -1037,6 +1043,14 @@ def upgrade() -> None:
     sa.ForeignKeyConstraint(['plan_id'], ['plan.id'], name=op.f('fk_plan_chunk_state_plan_id_plan'), ondelete='CASCADE'),
     sa.PrimaryKeyConstraint('plan_id', 'first_seq', name=op.f('pk_plan_chunk_state'))
     )
+    op.create_table('plan_names',
+    sa.Column('plan_id', sa.Integer(), nullable=False),
+    sa.Column('bucket', sa.Integer(), nullable=False),
+    sa.Column('first_seq', sa.Integer(), nullable=False),
+    sa.Column('entries', sa.LargeBinary(), nullable=False),
+    sa.ForeignKeyConstraint(['plan_id'], ['plan.id'], name=op.f('fk_plan_names_plan_id_plan'), ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('plan_id', 'bucket', 'first_seq', name=op.f('pk_plan_names'))
+    )
     op.create_table('canary_check',
     sa.Column('id', sa.Integer(), nullable=False),
     sa.Column('canary_id', sa.Integer(), nullable=False),
@@ -1122,6 +1136,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f('ix_canary_check_canary_id'))
 
     op.drop_table('canary_check')
+    op.drop_table('plan_names')
     op.drop_table('plan_chunk_state')
     op.drop_table('plan_chunk')
     with op.batch_alter_table('cleanup_run', schema=None) as batch_op:

@@ -14,6 +14,7 @@
   let failures = 0;
   let lastGood = Date.now();
   let timer = null;
+  let lastTick = 0;
 
   const hasLive = () => $("[data-live]") !== null;
   // Replacing what somebody is selecting or typing into a live part would be rude.
@@ -26,6 +27,7 @@
   };
 
   function tick() {
+    lastTick = Date.now();
     schedule();
     if (!paused && !document.hidden && !busy()) document.body.dispatchEvent(new CustomEvent("tick"));
   }
@@ -35,8 +37,26 @@
     const wait = pollSeconds * (failures ? Math.min(2 ** failures, 12) : 1);
     timer = setTimeout(tick, wait * 1000);
   }
+
+  // The panel says that something moved: the live parts ask then, at most once a second. Without a stream (too many, or a
+  // proxy that breaks them) they ask by the clock, as they do anyway. Browsers grant few connections: hidden tabs let go.
+  let stream = null;
+  let soon = null;
+  function listen() {
+    if (document.hidden || paused || !hasLive()) {
+      stream?.close();
+      stream = null;
+      return;
+    }
+    if (stream && stream.readyState !== EventSource.CLOSED) return;
+    stream = new EventSource(document.body.dataset.stream);
+    stream.addEventListener("change", () => {
+      soon ??= setTimeout(() => { soon = null; tick(); }, Math.max(0, 1000 - (Date.now() - lastTick)));
+    });
+  }
   document.addEventListener("visibilitychange", () => {
     showState();
+    listen();
     if (!document.hidden && hasLive() && Date.now() - lastGood > pollSeconds * 1000) tick();
   });
 
@@ -99,13 +119,24 @@
     const s = Math.abs(seconds);
     const nb = "\u00a0";
     if (s < 1.5) return "now";
+    if (s >= 14 * 86400) return null;
+    if (seconds < 0) return `in ${ahead(s)}`;
     let text;
     if (s < 60) text = `${Math.round(s)}${nb}s`;
     else if (s < 3600) text = `${Math.floor(s / 60)}${nb}m`;
     else if (s < 86400) text = `${Math.floor(s / 3600)}${nb}h`;
-    else if (s < 14 * 86400) text = `${Math.floor(s / 86400)}${nb}d`;
-    else return null;
-    return seconds < 0 ? `in ${text}` : `${text} ago`;
+    else text = `${Math.floor(s / 86400)}${nb}d`;
+    return `${text} ago`;
+  }
+  // A promise, to the nearest next smaller unit (as `relative` in app/web/formats.py).
+  function ahead(s) {
+    const nb = "\u00a0";
+    if (s < 90) return `${Math.round(s)}${nb}s`;
+    const minutes = Math.round(s / 60);
+    if (minutes < 60) return `${minutes}${nb}m`;
+    const [count, size, units] = minutes < 24 * 60 ? [minutes, 60, "hm"] : [Math.round(s / 3600), 24, "dh"];
+    const part = count % size;
+    return `${Math.floor(count / size)}${nb}${units[0]}` + (part ? `${nb}${part}${nb}${units[1]}` : "");
   }
   // Ages count from the server's clock: this one may be wrong.
   let skew = 0;
@@ -270,6 +301,7 @@
         paused = !paused;
         showState();
         toast(paused ? "Live updates paused" : "Live updates on");
+        listen();
         if (!paused) tick();
         break;
       case "t":
@@ -301,6 +333,7 @@
   addEventListener("load", () => {
     hydrate(document);
     schedule();
+    listen();
     showState();
   });
 })();

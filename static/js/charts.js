@@ -4,6 +4,8 @@
   "use strict";
   const SYNC = "tierkeeper";
   const made = new Map();
+  // With the line of the read-out and the one of the marks as high as the room kept for it (css/pictures.css).
+  const HEIGHT = 220;
 
   // Custom properties hold light-dark() pairs: only an element's computed colour is one colour.
   const probe = document.createElement("span");
@@ -15,25 +17,39 @@
   }
   const faded = (rgb, alpha) => rgb.replace(/^rgb\(([^)]+)\)$/, (_, c) => `rgba(${c}, ${alpha})`);
 
-  const scaled = (v, base, units) => {
+  // `more`: digits beyond the usual ones, for neighbours that would read the same.
+  const scaled = (v, base, units, more = 0) => {
     let i = 0;
     let x = Math.abs(v);
     while (x >= base && i < units.length - 1) { x /= base; i += 1; }
     const digits = i === 0 && Number.isInteger(x) ? 0 : x >= 100 ? 0 : x >= 10 ? 1 : 2;
-    return `${v < 0 ? "-" : ""}${x.toFixed(digits)}\u00a0${units[i]}`.trimEnd();
+    const extra = Number.isInteger(x) ? 0 : more;
+    return `${v < 0 ? "-" : ""}${x.toFixed(digits + extra)}\u00a0${units[i]}`.trimEnd();
   };
   const printers = {
-    bytes: (v) => scaled(v, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
-    disk: (v) => scaled(v, 1000, ["B", "kB", "MB", "GB", "TB", "PB"]),
-    bytes_per_second: (v) => `${scaled(v, 1000, ["B", "kB", "MB", "GB"])}/s`,
-    ratio: (v) => `${(v * 100).toFixed(v > 0 && v < 0.1 ? 2 : 1)}\u00a0%`,
+    bytes: (v, more) => scaled(v, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], more),
+    disk: (v, more) => scaled(v, 1000, ["B", "kB", "MB", "GB", "TB", "PB"], more),
+    bytes_per_second: (v, more) => `${scaled(v, 1000, ["B", "kB", "MB", "GB"], more)}/s`,
+    ratio: (v, more = 0) => `${(v * 100).toFixed((v > 0 && v < 0.1 ? 2 : 1) + more)}\u00a0%`,
     bool: (v) => (v ? "yes" : "no"),
-    chunks_per_second: (v) => `${scaled(v, 1000, ["", "k", "M"])} chunks/s`,
-    cores: (v) => `${v.toFixed(2)}\u00a0cores`,
-    retrieves_per_second: (v) => `${scaled(v, 1000, ["", "k"])}/s`,
-    tokens_per_second: (v) => `${scaled(v, 1000, ["", "k", "M"])} tokens/s`,
+    chunks_per_second: (v, more) => `${scaled(v, 1000, ["", "k", "M"], more)} chunks/s`,
+    cores: (v, more = 0) => `${v.toFixed(2 + more)}\u00a0cores`,
+    retrieves_per_second: (v, more) => `${scaled(v, 1000, ["", "k"], more)}/s`,
+    tokens_per_second: (v, more) => `${scaled(v, 1000, ["", "k", "M"], more)} tokens/s`,
   };
-  const printer = (unit) => printers[unit] ?? ((v) => scaled(v, 1000, ["", "k", "M", "G"]));
+  const printer = (unit) => printers[unit] ?? ((v, more) => scaled(v, 1000, ["", "k", "M", "G"], more));
+  // What stands at the ticks of an axis: no two ticks read the same.
+  function labels(unit, ticks) {
+    const show = printer(unit);
+    for (let more = 0; more < 6; more += 1) {
+      const said = ticks.map((v) => show(v, more));
+      if (new Set(said).size === said.length) return said;
+    }
+    return ticks.map(String);
+  }
+
+  // As wide as the longest label (11 px Inter: 6.2 px a character), so that none is cut; the usual ones share one width.
+  const room = (_, said) => Math.max(74, 14 + 6.2 * Math.max(0, ...(said ?? []).map((text) => text.length)));
 
   // Times are UTC, as everywhere on the pages: hours within a day, else the day.
   const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -90,12 +106,19 @@
     }
     u.ctx.restore();
   }
+  // What the line below says while the cursor is near no mark.
+  const zoomed = (u) => { const x = u.data[0]; return x.length > 1 && (u.scales.x.min > x[0] || u.scales.x.max < x.at(-1)); };
+  function hint(u) {
+    const n = shown(u).length;
+    const told = n ? `${n} ${n === 1 ? "event" : "events"} marked. ` : "";
+    return told + (zoomed(u) ? "Double click to see all of it." : "Drag to look closer.");
+  }
   function tellMark(u) {
     const note = u.root.querySelector(".chart-mark");
     if (!note) return;
     const at = u.cursor.left;
     const near = at < 0 ? [] : shown(u).filter((m) => Math.abs(u.valToPos(m.at, "x") - at) <= NEAR);
-    const text = near.map((m) => `${moment(m.at)}: ${m.text}`).join(" · ");
+    const text = near.map((m) => `${moment(m.at)}: ${m.text}`).join(" · ") || hint(u);
     if (note.textContent !== text) note.textContent = text;
   }
   function prepare(u) {
@@ -120,15 +143,15 @@
     const grid = colour("line");
     return {
       width,
-      height: 210,
+      height: HEIGHT,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "Etc/UTC"),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
-      hooks: { init: [prepare], draw: [drawMarks], setCursor: [tellMark] },
+      hooks: { init: [prepare], draw: [drawMarks], setCursor: [tellMark], setScale: [tellMark] },
       // Without points (or with one) the library would invent months: the last hour is asked for, and drawn.
       scales: { x: { range: (_, low, high) => (low == null || high - low < 60 ? [(high ?? Date.now() / 1000) - 3600, high ?? Date.now() / 1000] : [low, high]) }, y: { range: (_, low, high) => (unit === "ratio" ? [0, 1] : unit === "bool" ? [0, 1.1] : [Math.min(0, low ?? 0), (high || 1) * 1.08]) } },
       axes: [
         { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid }, font: "11px Inter, sans-serif", values: timeTicks },
-        { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { show: false }, size: 74, font: "11px Inter, sans-serif", values: (_, ticks) => ticks.map(show), ...(steps[unit] && { incrs: steps[unit] }) },
+        { stroke: axis, grid: { stroke: grid, width: 1 }, ticks: { show: false }, size: room, font: "11px Inter, sans-serif", values: (_, ticks) => labels(unit, ticks), ...(steps[unit] && { incrs: steps[unit] }) },
       ],
       series: [
         { label: "time", value: (_, v) => moment(v) },
@@ -160,7 +183,7 @@
     const chart = new uPlot(options(box, unit, box.clientWidth, banded), data, box);
     const watcher = old?.watcher ?? new ResizeObserver(() => {
       const entry = made.get(box);
-      if (entry && box.clientWidth) entry.chart.setSize({ width: box.clientWidth, height: 210 });
+      if (entry && box.clientWidth) entry.chart.setSize({ width: box.clientWidth, height: HEIGHT });
     });
     if (!old) watcher.observe(box);
     made.set(box, { chart, watcher, samples, banded, full: [data[0][0], data[0].at(-1)], stale: false });
@@ -198,6 +221,7 @@
       made.forEach((_, box) => load(box));
     }
   };
+  window.tierkeeperCharts.labels = labels;
   document.addEventListener("themechange", () => {
     for (const [box, entry] of made) {
       entry.stale = true;

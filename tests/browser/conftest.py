@@ -57,8 +57,9 @@ class Preview:
         self.start()
 
     def start(self) -> None:
+        self.app = preview_app()
         config = uvicorn.Config(
-            preview_app(), host="127.0.0.1", port=self.port, log_level="error", timeout_graceful_shutdown=1
+            self.app, host="127.0.0.1", port=self.port, log_level="error", timeout_graceful_shutdown=1
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -69,6 +70,7 @@ class Preview:
             time.sleep(0.02)
 
     def stop(self) -> None:
+        self.app.state.streams.close()
         self._server.should_exit = True
         self._thread.join(10)
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -18,6 +19,7 @@ from app.records.filters import RecordFilter
 from app.sandbox import SandboxThread, demo_specs
 from app.services import Services
 from tests.browser.conftest import wait_until
+from tests.browser.test_axe import ALL, COLOURS, grave
 from tests.support.panel import ADMIN_PASSWORD, Panel, running_panel
 
 #: Whole tasks, on a machine that may be busy: nothing waits longer than it must.
@@ -183,6 +185,29 @@ def test_run_an_acceptance_test_and_read_why_it_did_not_pass(page: Page, stage: 
         stage.sandbox.control.misbehave("engine/0", reset_lies=False)
 
 
+def test_a_living_overview_shifts_nothing(page: Page, stage: Stage) -> None:
+    """Numbers move with every poll, bars and ribbons with them; no element moves from its place."""
+    stage.registered()
+    page.goto("/", wait_until="networkidle")
+    page.evaluate("document.fonts.ready")
+    page.evaluate(
+        """() => { window.shifts = []; window.moved = 0;
+        const name = s => s.node?.outerHTML?.slice(0, 120) ?? s.node?.textContent ?? "?";
+        new PerformanceObserver(list => list.getEntries().forEach(e => {
+          window.moved += e.value; window.shifts.push(...e.sources.map(name)) }))
+          .observe({type: 'layout-shift', buffered: false}) }"""
+    )
+    said = {page.locator("main").inner_text()}
+    for _ in range(6):
+        with page.expect_response(lambda r: r.request.headers.get("hx-request") == "true"):
+            page.evaluate("document.body.dispatchEvent(new CustomEvent('tick'))")
+        page.wait_for_timeout(1500)
+        said.add(page.locator("main").inner_text())
+    assert len(said) > 2, "nothing moved at all: the test saw no live update"
+    # Cumulative layout shift; 0.1 is what browsers still call good. A line that grows by a word is the most there is.
+    assert page.evaluate("window.moved") < 0.02, page.evaluate("window.shifts")
+
+
 def test_silence_an_alarm_from_the_alarm_itself(page: Page, stage: Stage) -> None:
     stage.with_history()
     wait_until(lambda: any(a.rule == "wrong_records" for a in stage.services.alerts.active()))
@@ -216,7 +241,8 @@ def test_find_and_clean_incompatible_records_then_put_them_back(page: Page, stag
     page.get_by_role("link", name=re.compile("^See them and plan")).first.click()
     page.wait_for_url(re.compile(r"/records\?"))
     chosen = dict(parse_qsl(urlsplit(page.url).query))
-    assert chosen["class"] == "incompatible"
+    assert set(chosen["class"].split(",")) == {"incompatible", "unverified", "corrupt", "unreachable"}
+    assert "derived" in chosen["reason"].split(",")
     count, _, exact = records.count_records(int(store), RecordFilter.from_query(chosen))
     assert exact
     assert count > 100
@@ -241,13 +267,18 @@ def test_find_and_clean_incompatible_records_then_put_them_back(page: Page, stag
     run = stage.services.cleanup.get_run(int(run_id))
     assert (run.removed.records, run.in_quarantine.records, run.failed) == (count, count, [])
     assert run.verdict == "succeeded", (run.notes, run.steps)
-    gone = {item.name for item in stage.services.cleanup.run_records(int(run_id), page_size=500, page_token=None).items}
+    items = stage.services.cleanup.run_records(int(run_id), page_size=500, page_token=None).items
+    gone = {item.name for item in items}
     assert not [name for name in gone if (stage.sandbox.store_path / name).exists()]
-    wait_until(lambda: wrong() <= before - count)
+    gone_wrong = sum(item.class_ == "incompatible" for item in items)
+    assert gone_wrong > 100
+    wait_until(lambda: wrong() <= before - gone_wrong)
     # Back again, with a word of what that means.
     page.get_by_role("button", name=re.compile(r"^Put all .* back…")).click()
     dialog = page.locator("#put-back")
     expect(dialog).to_contain_text("engines can read them again")
+    expect(dialog).to_contain_text("would give wrong answers")
+    dialog.get_by_role("checkbox").check()
     dialog.get_by_role("button", name="Put them back, on hold").click()
     expect(page.locator("#toasts")).to_contain_text("put back")
     # What the panel has done is what the page says: the records themselves are counted, not the moment.
@@ -302,6 +333,37 @@ def test_change_a_policy_and_lose_nothing_to_a_contradiction(page: Page, stage: 
     page.locator("#toasts").get_by_role("button", name="Undo").click()
     expect(page.locator("#toasts")).to_contain_text("as it was before")
     assert stage.services.cleanup.get_policy(int(policy.id)).select == policy.select
+
+
+#: Pages of rooms that the preview has no samples of.
+OTHER_PAGES = (
+    "/checks", "/checks/rules", "/benchmark", "/benchmark/new", "/experiments", "/sizing", "/launch", "/alarms",
+    "/alarms/rules", "/alarms/rules/hit_rate_low", "/alarms/history", "/alarms/quiet", "/alarms/notifiers",
+    "/alarms/facts", "/settings/users", "/api/docs",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_the_pages_of_a_running_panel(
+    browser: Browser, stage: Stage, session: dict[str, object], theme: Literal["light", "dark"]
+) -> None:
+    stage.with_history()
+    context = browser.new_context(
+        base_url=stage.panel.url,
+        storage_state=session,  # type: ignore[arg-type]
+        color_scheme=theme,
+        reduced_motion="reduce",
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    found = {}
+    for path in OTHER_PAGES:
+        page.goto(path)
+        page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
+        if wrong := grave(page, ALL if theme == "light" else COLOURS):
+            found[path] = wrong
+    context.close()
+    assert found == {}, "\n".join(f"{path}: {text}" for path, texts in found.items() for text in texts)
 
 
 def test_with_scripts_blocked_every_page_reads(browser: Browser, stage: Stage, session: dict[str, object]) -> None:

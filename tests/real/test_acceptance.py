@@ -165,12 +165,18 @@ class TestPass:
 
     def test_chat_and_lengths_around_a_chunk(self, room: Room) -> None:
         room.fresh()
-        assert room.accept(api="chat")["verdict"] == "pass"
+        run = room.accept(api="chat")
+        assert run["verdict"] == "pass", explained(run)
+        assert {c["outcome"] for c in run["evidence"]["controls"]} == {"moved"}, explained(run)
         run = room.accept(lengths=[63, 64, 65, 127, 128, 129, 300])
         assert run["verdict"] == "pass", explained(run)
         arm = {arm["name"]: arm for arm in run["arms"]}["external_l2"]
         assert arm["expected_external_tokens"] == 0 + 64 + 64 + 64 + 128 + 128 + 256
         assert arm["external_share"] == 1.0
+        # 300 tokens with another middle, 129 with another beginning: both answers moved.
+        controls = run["evidence"]["controls"]
+        assert {(c["place"], c["outcome"]) for c in controls} == {("first", "moved"), ("middle", "moved")}
+        print("negative controls:", json.dumps(controls))
 
     @pytest.mark.timeout(3600)
     def test_a_run_of_a_thousand_requests_is_flat_live_and_stops_at_once(self, room: Room) -> None:

@@ -1,6 +1,6 @@
 """Chaos: traffic all the time, and at random the panel, the cache server or the engine is killed, the disk filled.
 
-What it is done to is a `Stack`; the sandbox is one, a real LMCache server and vLLM can be another. The panel is a real
+What it is done to is a `Stack`; the sandbox is one, a real LMCache server and vLLM another. The panel is a real
 process. What was answered is remembered outside of it, and compared in the end.
 """
 
@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import httpx
+from sqlalchemy import select
 
+from app.cleanup.chunks import names_in_state
+from app.cleanup.journal import WAITING
+from app.cleanup.tables import Plan
+from app.database import Database
 from app.lmcache.object_keys import ObjectKey, format_name
 from app.sandbox import SandboxThread
 
@@ -36,9 +41,14 @@ EMPTY = 20
 class Stack(Protocol):
     """A cache server and an engine over a directory, under traffic of its own."""
 
-    server_url: str
-    engine_url: str
-    store: Path
+    @property
+    def server_url(self) -> str: ...
+
+    @property
+    def engine_url(self) -> str: ...
+
+    @property
+    def store(self) -> Path: ...
 
     def kill(self, component: Component) -> None:
         """As kill -9 does."""
@@ -282,7 +292,11 @@ def _compare(stack: Stack, data: Path, damaged: set[str], told: Told) -> None:
     connection.close()
     told.wrong += [f"lost: the token {name} was answered" for name in sorted(told.tokens - kept)]
     told.wrong += [f"the trail and the rows differ about {name}" for name in sorted(kept ^ trail)]
-    quarantined = {path.name for path in (stack.store / ".tierkeeper").rglob("*.data")}
+    waiting = Counter(path.name for path in (stack.store / ".tierkeeper").rglob("*.data"))
+    journal = _journalled(data)
+    told.wrong += [f"in quarantine, and not once in the journal: {name}" for name in sorted(waiting - journal)]
+    told.wrong += [f"in the journal, and not in quarantine: {name}" for name in sorted(journal - waiting)]
+    quarantined = set(waiting)
     in_place = {path.name for path in stack.store.glob("*.data")}
     told.wrong += [f"gone without a trace: {name}" for name in sorted(damaged - in_place - quarantined)]
     told.wrong += [f"deleted, and nothing was wrong with it: {name}" for name in sorted(told.records - in_place)]
@@ -290,3 +304,19 @@ def _compare(stack: Stack, data: Path, damaged: set[str], told: Told) -> None:
         told.wrong.append("a file that is no record is gone")
     told.wrong += [f"damaged, and still in place: {name}" for name in sorted(damaged & in_place)]
     told.done["quarantined"] = len(damaged & quarantined)
+
+
+def _journalled(data: Path) -> Counter[str]:
+    """The records that the journal says lie in quarantine, read from a database nobody has open any more."""
+    db = Database(f"sqlite:///{data / 'tierkeeper.db'}")
+    try:
+        with db.read() as session:
+            plans = session.scalars(select(Plan.id)).all()
+        return Counter(
+            os.fsdecode(name)
+            for plan in plans
+            for chunk, _ in names_in_state(db, plan, WAITING)
+            for name, _, _ in chunk
+        )
+    finally:
+        db.dispose()

@@ -14,13 +14,14 @@ from app.alerts.facts.event_bus import event_bus
 from app.alerts.facts.hit_rate import hit_rate
 from app.alerts.facts.hit_rate_check import hit_rate_check
 from app.alerts.facts.host_memory import host_memory
+from app.alerts.facts.in_process import in_process_health, in_process_hit_rate
 from app.alerts.facts.l1_thrash import l1_thrash
 from app.alerts.facts.l2_impossible import l2_impossible
 from app.alerts.facts.layout_change import layout_change
 from app.alerts.facts.mixed_layouts import mixed_in_store, mixed_on_server
 from app.alerts.facts.outbox import outbox
 from app.alerts.facts.panel_sight import panel_sight
-from app.alerts.facts.record_classes import record_classes
+from app.alerts.facts.record_classes import derived_records, record_classes
 from app.alerts.facts.registration import registration
 from app.alerts.facts.requests_hang import requests_hang
 from app.alerts.facts.restart_unnoticed import restart_unnoticed
@@ -56,7 +57,16 @@ OF_SERVER = (
     mixed_on_server,
     layout_change,
 )
-OF_ENGINE = (engine_health, target_scrape_age, cache_bypassed, requests_hang, acceptance_outcome, canaries)
+OF_ENGINE = (
+    engine_health,
+    target_scrape_age,
+    cache_bypassed,
+    requests_hang,
+    in_process_health,
+    in_process_hit_rate,
+    acceptance_outcome,
+    canaries,
+)
 OF_STORE = (
     store_usable,
     store_look_age,
@@ -65,6 +75,7 @@ OF_STORE = (
     disk_load,
     temporaries,
     record_classes,
+    derived_records,
     mixed_in_store,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app import disk_room
 from app.alerts.inputs import Moment, StoreInput
 from app.alerts.model import Fact
 
@@ -19,16 +20,18 @@ def store_usable(moment: Moment, store: StoreInput) -> Fact:
 
 
 def store_room(moment: Moment, store: StoreInput) -> Fact:
-    """Rule: free bytes (for a plain user) and inodes of the file system at the last look, and their share."""
-    if store.free_bytes is None or not store.total_bytes or not store.usable:
+    """Rule: free bytes (for a plain user) and inodes of the file system at the last look, and the free share of what
+    can be used, as ``df`` counts it: what the file system keeps back for root is neither used nor free."""
+    room = disk_room.room(store)
+    if room is None or not room.whole or not store.usable:
         return Fact("store_room", store.subject, unknown=store.usable_reason or "not looked at yet")
     return Fact(
         "store_room",
         store.subject,
         {
-            "free": store.free_bytes,
-            "total": store.total_bytes,
-            "share": store.free_bytes / store.total_bytes,
+            "free": room.free,
+            "whole": room.whole,
+            "share": room.free / room.whole,
             "inodes": store.inodes_free,
         },
     )

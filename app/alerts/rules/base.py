@@ -35,7 +35,9 @@ class Rule:
     """One alarm rule. `judge` is asked only about facts that are neither unknown nor quiet.
 
     for_seconds: how long the condition must hold before it fires; clear_seconds: how long it must be gone before the
-    alarm is resolved. `page` is where to look, with ``{id}`` for the subject's id; empty: the subject's own page.
+    alarm is resolved. `exact`: its number is a count that stands still between scans, so that a change is told at once
+    and no other page says another. `page` is where to look, with ``{id}`` for the subject's id; empty: the subject's
+    own page.
     """
 
     id: str
@@ -51,6 +53,7 @@ class Rule:
     limits: Mapping[str, Limit] = field(default_factory=dict)
     causes: tuple[Cause, ...] = ()
     clear_seconds: float = 60.0
+    exact: bool = False
 
     @property
     def docs(self) -> str:

@@ -25,7 +25,12 @@ def _not_polling(fact: Fact, limits: Limits) -> Verdict:
     if age is None:
         return Verdict(None, "nothing has been polled yet")
     limit = max(limits["intervals"] * fact.number("interval"), limits["seconds"])
-    return Verdict(age > limit, f"the last poll of any target ended {span(age)} ago", age, limit)
+    return Verdict(
+        age > limit,
+        f"no poll of any target has ended within {span(limit)}" if age > limit else "polls go on",
+        age,
+        limit,
+    )
 
 
 def _degraded(fact: Fact, _: Limits) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.alerts.model import Fact, Limit, Verdict, said, span
+from app.alerts.model import Fact, Limit, Verdict, said
 from app.alerts.rules.base import ENGINE_GONE, SERVER_GONE, Cause, Limits, Rule
 
 
@@ -17,7 +17,7 @@ def _mixed(fact: Fact, _: Limits) -> Verdict:
 def _changed(fact: Fact, limits: Limits) -> Verdict:
     age = fact.number("age")
     holds = age < limits["recent_seconds"] and not fact.number("proven_since")
-    sentence = f"the layout of {fact.words['model']} changed {span(age)} ago ({fact.words['fields']})"
+    sentence = f"the layout of {fact.words['model']} changed ({fact.words['fields']})"
     return Verdict(holds, sentence, age, limits["recent_seconds"])
 
 
@@ -25,19 +25,16 @@ def _unproven(fact: Fact, limits: Limits) -> Verdict:
     age = fact.number("age")
     holds = age >= limits["within_seconds"] and not fact.number("proven_since")
     sentence = (
-        f"the layout of {fact.words['model']} changed {span(age)} ago ({fact.words['fields']}), and no acceptance run "
-        "has passed since"
+        f"the layout of {fact.words['model']} changed ({fact.words['fields']}), and no acceptance run has passed since"
     )
     return Verdict(holds, sentence if holds else "proven, or changed only just now", age, limits["within_seconds"])
 
 
 def _failed(fact: Fact, _: Limits) -> Verdict:
     holds = bool(fact.number("failed"))
-    run, ago = said(fact.number("run")).replace(",", ""), span(fact.number("age"))
+    run = said(fact.number("run")).replace(",", "")
     headline = f": {fact.words['headline']}" if fact.words["headline"] else ""
-    return Verdict(
-        holds, f"acceptance run {run} of {fact.subject.name} ended {ago} ago with {fact.words['verdict']}{headline}"
-    )
+    return Verdict(holds, f"acceptance run {run} of {fact.subject.name} ended with {fact.words['verdict']}{headline}")
 
 
 def _canary_lost(fact: Fact, limits: Limits) -> Verdict:
@@ -134,8 +131,10 @@ RULES = (
         clear_seconds=0,
         means="What came back from the cache differs from what the engine computes itself: users of this engine get "
         "wrong answers on every hit.",
-        action="Open the run: its findings say what to do. Until then let the engine run without the cache, or clean "
-        "the store ('keep it safe').",
+        action="Open the run: its findings say which tier gave wrong answers and what to do. Until then let the engine "
+        "run without the cache. 'Keep it safe' removes records of another layout or size; records whose bytes were "
+        "overwritten keep both: filter the store's records by model, salt or layout epoch and put them into "
+        "quarantine.",
         page="/acceptance?engine_id={id}",
     ),
     Rule(

@@ -10,7 +10,7 @@ def _missed(fact: Fact, limits: Limits) -> Verdict:
     overdue = fact.number("overdue")
     name = fact.subject.name
     if overdue > limits["seconds"]:
-        sentence = f"{name} was due {span(overdue)} ago and did not fire"
+        sentence = f"{name} was due and did not fire"
         return Verdict(True, sentence, overdue, limits["seconds"])
     if fact.number("refused"):
         sentence = f"the last firing of {name} was refused ({fact.words['outcome']}): {fact.words['detail']}"

@@ -12,8 +12,7 @@ def _restart_unnoticed(fact: Fact, limits: Limits) -> Verdict:
     exits = fact.numbers.get("early_exits")
     asked = f"; {said(exits)} lookups were turned away" if exits else ""
     sentence = (
-        f"{fact.subject.name} restarted {span(ago)} ago and {fact.words['engines']} did not register again{asked}: "
-        "nothing is cached"
+        f"{fact.subject.name} restarted and {fact.words['engines']} did not register again{asked}: nothing is cached"
     )
     return Verdict(holds, sentence if holds else "no engine missed a restart", deaf, 1.0)
 

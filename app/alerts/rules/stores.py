@@ -22,7 +22,8 @@ def _full(fact: Fact, limits: Limits) -> Verdict:
 
 def _low(fact: Fact, limits: Limits) -> Verdict:
     share = fact.number("share")
-    sentence = f"{percent(share)} of the file system of {fact.subject.name} is free ({disk_size(fact.number('free'))})"
+    free = disk_size(fact.number("free"))
+    sentence = f"{percent(share)} of what the file system of {fact.subject.name} can hold is free ({free})"
     return Verdict(share < limits["share"], sentence, share, limits["share"])
 
 
@@ -55,11 +56,20 @@ def _split(fact: Fact, _: Limits) -> Verdict:
 
 
 def _wrong(fact: Fact, limits: Limits) -> Verdict:
-    return _records(fact, limits, "incompatible", "proven to be of another layout")
+    every = fact.numbers.get("every")
+    wrong = fact.numbers["incompatible"]
+    rest = ""
+    if every is not None and wrong is not None and every > wrong:
+        rest = f" ({said(every)} are incompatible; the rest is of what nothing serves now, and read by no request)"
+    return _records(fact, limits, "incompatible", f"proven to be of another layout{rest}")
 
 
 def _dead(fact: Fact, limits: Limits) -> Verdict:
     return _records(fact, limits, "corrupt", "of an impossible size")
+
+
+def _derived(fact: Fact, limits: Limits) -> Verdict:
+    return _records(fact, limits, "derived", "derived (maybe computed behind wrong ones)")
 
 
 def _records(fact: Fact, limits: Limits, number: str, what: str) -> Verdict:
@@ -77,7 +87,7 @@ def _insufficient(fact: Fact, _: Limits) -> Verdict:
     run = said(fact.number("run")).replace(",", "")
     note = f": {fact.words['note']}" if fact.words["note"] else ""
     holds = verdict in ("insufficient", "stopped_at_limit", "failed", "interrupted")
-    ended = f"{fact.words['policy']} (cleanup run {run}) ended {span(fact.number('age'))} ago"
+    ended = f"{fact.words['policy']} (cleanup run {run}) ended"
     return Verdict(holds, f"{ended} as {verdict.replace('_', ' ')}{note}", fact.number("age"))
 
 
@@ -133,7 +143,7 @@ RULES = (
         severity="warning",
         for_seconds=300,
         judge=_low,
-        limits={"share": Limit(0.1, "ratio", "of the file system is free", 0, 1)},
+        limits={"share": Limit(0.1, "ratio", "of what the file system can hold is free, as df counts", 0, 1)},
         causes=(*STORE_GONE, Cause("store_full")),
         means="The file adapter 'fs' never evicts: the directory grows until the device is full.",
         action="Plan a cleanup by capacity or free space for this store and look at what it would take.",
@@ -161,6 +171,7 @@ RULES = (
         judge=_temporaries,
         limits={"files": Limit(100, "files", "older than an hour at the last scan", 1, 1e12)},
         clear_seconds=0,
+        exact=True,
         means="Writers died in the middle of stores (killed servers, a full disk). The files are never read and "
         "never removed, and count as used.",
         action="A policy with 'temporary, older than 1 h' removes them. If they keep coming, look for what kills the "
@@ -203,11 +214,30 @@ RULES = (
         judge=_wrong,
         limits={"records": Limit(1, "records", "incompatible", 1, 1e12)},
         clear_seconds=0,
+        exact=True,
         means="These records were written by another KV layout under names that are looked up now: each is served as "
         "a perfect hit with a wrong answer.",
         action="Plan the policy 'keep it safe' on this store, look at the list, and run it. Records that somebody put "
         "back from quarantine are on hold and stay, wrong or not, until the hold is released on the store's quarantine "
         "page.",
+    ),
+    Rule(
+        id="derived_records",
+        title="Records that may be wrong were left",
+        fact="derived_records",
+        subject="store",
+        severity="warning",
+        # A run that takes wrong records takes these after them: that is given its time.
+        for_seconds=300,
+        judge=_derived,
+        limits={"records": Limit(1, "records", "derived", 1, 1e12)},
+        causes=(Cause("wrong_records"),),
+        clear_seconds=0,
+        exact=True,
+        means="Engines stored these while wrong records could be read: what was computed behind a wrong record is "
+        "wrong, too, and is served. The wrong ones are gone; these are not.",
+        action="Plan the policy 'keep it safe' on this store, look at the list, and run it. A policy that takes "
+        "'incompatible' alone leaves them: add 'derived' to it.",
     ),
     Rule(
         id="dead_records",
@@ -219,6 +249,7 @@ RULES = (
         judge=_dead,
         limits={"records": Limit(1, "records", "corrupt", 1, 1e12)},
         clear_seconds=0,
+        exact=True,
         means="Records with an impossible size (empty, short, long). A short one never heals: loads fail, and a "
         "store skips the existing name.",
         action="Plan the policy 'keep it safe' on this store, look at the list, and run it; then look for what cut "

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from app.checks import effective
 from app.checks.base import Check, Finding
 from app.checks.facts import Facts
+from app.lmcache.in_process_metrics import IN_PROCESS_CONNECTORS
 
 
 class ConnectorClass(Check):
@@ -51,7 +52,7 @@ class ConnectorClass(Check):
                 fix="start `lmcache server` and register it, or use LMCacheConnectorV1",
                 **values,
             )
-        elif found.value in effective.IN_PROCESS_CONNECTORS and facts.server is not None:
+        elif found.value in IN_PROCESS_CONNECTORS and facts.server is not None:
             yield self.fail(
                 subject,
                 f"{found.value} caches inside the engine and does not speak the cache server's protocol",
@@ -59,7 +60,7 @@ class ConnectorClass(Check):
                 fix=fix,
                 **values,
             )
-        elif found.value in effective.IN_PROCESS_CONNECTORS and cpu:
+        elif found.value in IN_PROCESS_CONNECTORS and cpu:
             yield self.fail(
                 subject,
                 f"{found.value} does not work on the CPU build of vLLM",
@@ -67,7 +68,7 @@ class ConnectorClass(Check):
                 fix="use LMCacheMPConnector and a cache server",
                 **values,
             )
-        elif found.value in (effective.MP_CONNECTOR, *effective.IN_PROCESS_CONNECTORS):
+        elif found.value in (effective.MP_CONNECTOR, *IN_PROCESS_CONNECTORS):
             bundled = engine.log is not None and (engine.log.connector_source or "").startswith("vllm.")
             if bundled:
                 yield self.warn(

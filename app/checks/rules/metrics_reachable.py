@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from app.checks import effective
 from app.checks.base import Check, Finding
 from app.checks.facts import EngineSide, Facts, ServerSide
+from app.lmcache.in_process_metrics import IN_PROCESS_CONNECTORS
 
 
 class MetricsReachable(Check):
@@ -135,7 +136,7 @@ class MetricsReachable(Check):
                 fix="start without --disable-log-stats, and register the engine's API port",
                 **values,
             )
-        if name in effective.IN_PROCESS_CONNECTORS and not metrics.in_process:
+        if name in IN_PROCESS_CONNECTORS and not metrics.in_process:
             return self.warn(
                 engine.name,
                 f"{name} is in use, but there are no lmcache:* series",

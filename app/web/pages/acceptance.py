@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from app.acceptance.own_prompts import prompts_in
 from app.acceptance.schemas import AcceptanceRequest, AcceptanceRunView, EstimateView, ToleranceInput
-from app.acceptance.told import evidence_lines
+from app.acceptance.told import evidence_lines, load_lines
 from app.api.deps import PageQuery, parse_id
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
+from app.fleet.schemas import EngineView
 from app.web import formats
 from app.web.acceptance_contexts import (
     AcceptanceComparePage,
@@ -89,14 +90,42 @@ def trends(runs: Sequence[AcceptanceRunView]) -> list[ArmTrend]:
     return found
 
 
+def second_engines(chosen: EngineView | None, engines: Sequence[EngineView]) -> tuple[list[EngineView], str]:
+    """The engines that can be the second one of a run on `chosen`, and why there is none.
+
+    It must serve the same model, at the same cache server or (for “without cache”) at none. One whose model or
+    connector is not known is offered: the run looks again.
+    """
+    if chosen is None:
+        return [], "choose an engine first"
+    found = [e for e in engines if e.id != chosen.id and _same_model(chosen, e) and _beside(chosen, e)]
+    model = formats.printable(", ".join(chosen.model_names) or "this engine's model")
+    return found, "" if found else f"no other engine serves {model} at the same cache server or without one"
+
+
+def _same_model(a: EngineView, b: EngineView) -> bool:
+    """By name or by what the weights are loaded from."""
+    known = {*a.model_names, *a.model_roots}, {*b.model_names, *b.model_roots}
+    return not known[0] or not known[1] or bool(known[0] & known[1])
+
+
+def _beside(a: EngineView, b: EngineView) -> bool:
+    return b.server_id in (None, a.server_id) or b.connector is False
+
+
 def _start_page(frame: Frame, form: FormState, estimate: EstimateView | None = None, status: int = 200) -> Response:
+    engines = frame.services.fleet.list_engines(page_size=500, page_token=None).items
+    chosen = next((e for e in engines if e.id == form.value("engine_id")), None)
+    seconds, none_because = second_engines(chosen, engines)
     return frame.page(
         "acceptance_start.html",
         AcceptanceStartPage,
         "acceptance",
         Crumb("Start a run"),
         status=status,
-        engines=frame.services.fleet.list_engines(page_size=500, page_token=None).items,
+        engines=engines,
+        second_engines=seconds,
+        no_second_engine=none_because,
         hooks=frame.services.acceptance.hooks.list_hooks(page_size=500, page_token=None).items,
         form=form,
         estimate=estimate,
@@ -194,6 +223,7 @@ def run_page(frame: ViewerFrame, run_id: str) -> Response:
         run=run,
         ttft=_ttft(frame, run),
         told=evidence_lines(run),
+        load=load_lines(run),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -9,6 +10,7 @@ from starlette.responses import Response
 
 from app.alerts.schemas import (
     AcknowledgeInput,
+    AlertView,
     OverrideInput,
     RulePatch,
     RuleView,
@@ -48,10 +50,19 @@ def alarms_page(frame: ViewerFrame) -> Response:
         AlarmsPage,
         "alarms",
         counts=alerts.counts(),
-        active=alerts.active(),
+        active=together(alerts.active()),
         held_back=[a for a in waiting if a.explained_by is not None],
         pending=[a for a in waiting if a.explained_by is None and a.state == "pending"],
     )
+
+
+def together(active: Sequence[AlertView]) -> list[list[AlertView]]:
+    """Alarms of one rule in one state as one: what it means and what to do is the same for twenty servers."""
+    found: dict[tuple[str, str, str, bool], list[AlertView]] = {}
+    for alert in active:
+        key = (alert.rule, alert.severity, alert.state, alert.silenced_by is not None)
+        found.setdefault(key, []).append(alert)
+    return list(found.values())
 
 
 @router.get("/history")

@@ -14,8 +14,17 @@ from app.benchmark.experiment_schemas import BesideView, ExperimentView
 from app.benchmark.prompt_files import parse_prompts
 from app.benchmark.references import VARIANTS
 from app.benchmark.result import phase_title
-from app.benchmark.schemas import FORMS, SHAPES, BenchmarkInput, BenchmarkRunView, EstimateView, RunComparisonView
+from app.benchmark.schemas import (
+    FORMS,
+    SHAPES,
+    BenchmarkInput,
+    BenchmarkRunView,
+    EstimateView,
+    FindingView,
+    RunComparisonView,
+)
 from app.benchmark.shapes import MEANINGS, TITLES
+from app.benchmark.verdict import by_kind
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.fleet.schemas import EngineView
 from app.services import Services
@@ -69,7 +78,10 @@ class BenchmarkPage(PageContext):
 
 @dataclass(frozen=True)
 class BenchmarkStartPage(PageContext):
-    """benchmark_start.html. `variants`: (id, title) of the experiments that can be repeated."""
+    """benchmark_start.html. `variants`: (id, title) of the experiments that can be repeated.
+
+    `simulated`: some engine is the sandbox's, whose own requests never stop.
+    """
 
     engines: Sequence[EngineView]
     hooks: Sequence[tuple[str, str]]
@@ -78,13 +90,18 @@ class BenchmarkStartPage(PageContext):
     forms: Mapping[str, tuple[str, str]]
     shapes: Sequence[tuple[str, str, str]]
     variants: Sequence[tuple[str, str]]
+    simulated: bool
 
 
 @dataclass(frozen=True)
 class BenchmarkRunPage(PageContext):
-    """benchmark_run.html: live progress, then the result. `beside`: the published numbers of its experiment."""
+    """benchmark_run.html: live progress, then the result. `beside`: the published numbers of its experiment.
+
+    `kinds`: the run's findings, those of one kind together.
+    """
 
     run: BenchmarkRunView
+    kinds: Sequence[Sequence[FindingView]]
     strips: Sequence[Strip]
     others: Sequence[Strip]
     beside: Sequence[BesideView]
@@ -153,6 +170,7 @@ def _start_page(frame: Frame, form: FormState, estimate: EstimateView | None = N
         forms=FORM_WORDS,
         shapes=[(name, TITLES[name], MEANINGS[name]) for name in SHAPES],
         variants=[(name, variant.title) for name, variant in VARIANTS.items()],
+        simulated=any(target.kind == "engine" for target in services.fleet.sandbox_targets()),
     )
 
 
@@ -268,6 +286,7 @@ def run_page(frame: ViewerFrame, run_id: str) -> Response:
         "benchmark",
         Crumb(f"Run #{run.id}"),
         run=run,
+        kinds=by_kind(run.findings),
         strips=strips,
         others=others,
         beside=_beside(frame.services, run),

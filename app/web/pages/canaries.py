@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from app.acceptance.canary_schemas import CanaryInput, CanaryRunInput
 from app.api.deps import PageQuery, parse_id
-from app.errors import TierkeeperError
+from app.errors import InvalidInput, TierkeeperError
 from app.web.acceptance_contexts import CanariesPage
 from app.web.contexts import Crumb
-from app.web.frame import FormValues, OperatorFrame, ViewerFrame, one
+from app.web.frame import FormValues, OperatorFrame, ViewerFrame, confirmed, one
 from app.web.table_state import TableState
 
 router = APIRouter(prefix="/acceptance")
@@ -65,6 +65,12 @@ def check(frame: OperatorFrame, values: FormValues) -> Response:
 
 
 @router.post("/canaries/{canary_id}/delete")
-def forget(frame: OperatorFrame, canary_id: str) -> Response:
-    frame.services.acceptance.canaries.forget(parse_id("canary", canary_id), actor=frame.actor)
+def forget(frame: OperatorFrame, canary_id: str, values: FormValues) -> Response:
+    """Needs the name typed: its readings cannot be brought back."""
+    canaries, ident = frame.services.acceptance.canaries, parse_id("canary", canary_id)
+    try:
+        confirmed(values, canaries.get(ident).name)
+    except InvalidInput as error:
+        return frame.refused(HERE, error)
+    canaries.forget(ident, actor=frame.actor)
     return frame.done(HERE, "The canary was forgotten; its records are no longer protected.")

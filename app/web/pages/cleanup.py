@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api.deps import PageQuery, parse_id
-from app.cleanup.schemas import PolicyInput, PolicyPatch, PolicyView
-from app.errors import Conflict, InvalidInput, StoreError, TierkeeperError
+from app.cleanup.schemas import (
+    SELECTION_FILTERS,
+    PolicyInput,
+    PolicyPatch,
+    PolicyView,
+    QuarantineJobView,
+    SelectionInput,
+)
+from app.errors import Conflict, InvalidInput, NotFound, StoreError, TierkeeperError
+from app.records.facts import REASONS, RECORD_CLASSES
 from app.web import overview, policy_form
 from app.web.contexts import CleanupPage, Crumb, PlanPage, PolicyFormPage, PolicyPage, RunPage
+from app.web.formats import count, plural, words
 from app.web.forms import FormState
-from app.web.frame import AdminFrame, FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
+from app.web.frame import AdminFrame, FormValues, Frame, OperatorFrame, ViewerFrame, one
 from app.web.pages.charts import around_run
 from app.web.table_state import TableState
+from app.web.words import harm_of
 
 router = APIRouter(prefix="/cleanup")
+
+#: Fields of the form for some of a run's records.
+_SOME = ("class", "reason", "model", "salt", "q", "confirm", "harm")
+_HELD = "It deletes, so its schedule is off:"
+_CALLED = {"harm": "tick that records which were wrong or damaged shall go back"}
 
 
 @router.get("")
@@ -71,14 +87,18 @@ def new_policy_page(
 
 @router.post("/policies/new")
 def create_policy(frame: AdminFrame, values: FormValues) -> Response:
-    form = FormState(values=values, fields=frozenset(policy_form.FIELDS))
+    form = policy_form.posted_form(values)
     paths: dict[str, str] = {}
     try:
         body, paths = policy_form.body_of(values)
-        policy = frame.services.cleanup.create_policy(build_input(PolicyInput, body), actor=frame.actor)
+        # A schedule may fire within seconds: what deletes waits for somebody who has seen its dry run.
+        held = bool(body["schedule"]) and policy_form.deletes(body)
+        body["enabled"] = body["enabled"] and not held
+        policy = frame.services.cleanup.create_policy(policy_form.checked(PolicyInput, body), actor=frame.actor)
     except (InvalidInput, Conflict) as error:
-        return _policy_form(frame, form.failed(error, paths), status=error.status)
-    return frame.done(f"/cleanup/policies/{policy.id}", f"{policy.name} was created. A dry run shows what it takes.")
+        return _policy_form(frame, policy_form.refused(form, error, paths), status=error.status)
+    told = f"{_HELD} see a dry run first, then turn it on." if held else "A dry run shows what it takes."
+    return frame.done(f"/cleanup/policies/{policy.id}", f"{policy.name} was created. {told}")
 
 
 @router.get("/policies/{policy_id}")
@@ -94,6 +114,40 @@ def policy_page(frame: ViewerFrame, policy_id: str) -> Response:
         policy=policy,
         plans=cleanup.list_plans(page_size=10, page_token=None, policy_id=ident).items,
         runs=cleanup.list_runs(page_size=20, page_token=None, policy_id=ident).items,
+        paused=None if policy.enabled else _paused(frame, policy),
+    )
+
+
+def _paused(frame: Frame, policy: PolicyView) -> tuple[str, str] | None:
+    """(when, by whom) its schedule was paused last; None where it has been off since the policy was made."""
+    events = frame.services.audit.list_events(
+        page_size=1, page_token=None, target_kind="policy", target_id=policy.id, action="policy.pause"
+    ).items
+    # A number may have been another policy's before.
+    return (events[0].at, events[0].actor) if events and events[0].at >= policy.created_at else None
+
+
+@router.post("/policies/{policy_id}/pause")
+def pause_policy(frame: AdminFrame, policy_id: str) -> Response:
+    return _set_enabled(frame, policy_id, False)
+
+
+@router.post("/policies/{policy_id}/resume")
+def resume_policy(frame: AdminFrame, policy_id: str) -> Response:
+    return _set_enabled(frame, policy_id, True)
+
+
+def _set_enabled(frame: Frame, policy_id: str, enabled: bool) -> Response:
+    cleanup, ident = frame.services.cleanup, parse_id("policy", policy_id)
+    policy = cleanup.patch_policy(ident, PolicyPatch(enabled=enabled), actor=frame.actor)
+    said = {True: f"The schedule of {policy.name} is on.", False: f"The schedule of {policy.name} is paused."}
+    return frame.done(
+        f"/cleanup/policies/{policy.id}",
+        said[enabled],
+        undo=(
+            lambda actor: cleanup.patch_policy(ident, PolicyPatch(enabled=not enabled), actor=actor),
+            said[not enabled],
+        ),
     )
 
 
@@ -105,19 +159,26 @@ def edit_policy_page(frame: AdminFrame, policy_id: str) -> Response:
 
 @router.post("/policies/{policy_id}/edit")
 def edit_policy(frame: AdminFrame, policy_id: str, values: FormValues) -> Response:
-    form = FormState(values=values, fields=frozenset(policy_form.FIELDS))
+    form = policy_form.posted_form(values)
     ident = parse_id("policy", policy_id)
     paths: dict[str, str] = {}
     try:
         body, paths = policy_form.body_of(values)
         body.pop("store_id")
         before = frame.services.cleanup.get_policy(ident)
-        policy = frame.services.cleanup.patch_policy(ident, build_input(PolicyPatch, body), actor=frame.actor)
+        held = before.enabled and body["enabled"] and policy_form.needs_a_new_look(before, body)
+        body["enabled"] = body["enabled"] and not held
+        policy = frame.services.cleanup.patch_policy(ident, policy_form.checked(PolicyPatch, body), actor=frame.actor)
     except (InvalidInput, Conflict) as error:
-        return _policy_form(frame, form.failed(error, paths), policy_id=policy_id, status=error.status)
+        return _policy_form(
+            frame,
+            policy_form.refused(form, error, paths),
+            policy_id=policy_id,
+            status=error.status,
+        )
     return frame.done(
         f"/cleanup/policies/{policy.id}",
-        f"{policy.name} was saved." if policy.enabled == before.enabled else _switched(policy),
+        _saved(policy, before, held),
         undo=(
             lambda actor: frame.services.cleanup.patch_policy(
                 ident, PolicyPatch(**policy_form.body_of_view(before)), actor=actor
@@ -127,7 +188,11 @@ def edit_policy(frame: AdminFrame, policy_id: str, values: FormValues) -> Respon
     )
 
 
-def _switched(policy: PolicyView) -> str:
+def _saved(policy: PolicyView, before: PolicyView, held: bool) -> str:
+    if held:
+        return f"{policy.name} was saved. {_HELD} see a dry run of the change first, then turn it on."
+    if policy.enabled == before.enabled or not policy.schedule:
+        return f"{policy.name} was saved."
     return f"{policy.name} was saved: it runs {'by its schedule' if policy.enabled else 'only by hand'} now."
 
 
@@ -188,7 +253,17 @@ def plan_page(frame: ViewerFrame, plan_id: str, paging: PageQuery) -> Response:
         records=records.items,
         state=state,
         next_page_token=records.next_page_token,
+        takes_derived=_takes_derived(frame, plan.policy_id),
     )
+
+
+def _takes_derived(frame: Frame, policy_id: str | None) -> bool:
+    """Whether a run of the plan's policy adds what engines compute behind wrong records while it runs."""
+    try:
+        policy = frame.services.cleanup.get_policy(int(policy_id)) if policy_id else None
+    except NotFound:
+        return False
+    return policy is not None and any(item["kind"] == "derived" for item in policy.select)
 
 
 @router.post("/plans/{plan_id}/cancel")
@@ -219,29 +294,38 @@ def _unconfirmed(name: str) -> InvalidInput:
 # ---- runs ----
 
 
-@router.get("/runs/{run_id}")
-def run_page(frame: ViewerFrame, run_id: str, paging: PageQuery) -> Response:
+def _run_page(
+    frame: Frame, run_id: str, *, page_token: str | None = None, form: FormState | None = None, status: int = 200
+) -> Response:
     cleanup = frame.services.cleanup
     ident = parse_id("run", run_id)
     run = cleanup.get_run(ident)
     state = TableState.parse(frame.request.query_params, names=("state",))
     records = cleanup.run_records(
-        ident, page_size=state.page_size, page_token=paging.page_token, state=state.get("state") or None
+        ident, page_size=state.page_size, page_token=page_token, state=state.get("state") or None
     )
     return frame.page(
         "cleanup_run.html",
         RunPage,
         "cleanup",
         Crumb(f"Run #{run.id}"),
+        status=status,
         run=run,
         records=records.items,
         state=state,
         next_page_token=records.next_page_token,
         jobs=cleanup.list_quarantine_jobs(page_size=5, page_token=None, run_id=ident).items,
-        form=FormState(),
+        form=form or FormState(fields=frozenset(_SOME)),
         around=around_run(frame.services, run),
         marks=(overview.cleanup_event(run),),
+        some_classes=[(name, words(name)) for name in RECORD_CLASSES],
+        some_reasons=[(name, words(name)) for names in REASONS.values() for name in names],
     )
+
+
+@router.get("/runs/{run_id}")
+def run_page(frame: ViewerFrame, run_id: str, paging: PageQuery) -> Response:
+    return _run_page(frame, run_id, page_token=paging.page_token)
 
 
 @router.post("/runs/{run_id}/cancel")
@@ -250,26 +334,70 @@ def cancel_run(frame: OperatorFrame, run_id: str) -> Response:
     return frame.done(f"/cleanup/runs/{run_id}", "The run stops between two records.")
 
 
+def _some(values: Mapping[str, list[str]]) -> SelectionInput | None:
+    """Which records a form means: None is all of the run. Raises InvalidInput where a form for some names none."""
+    if one(values, "some") is None:
+        return None
+    filters = {name: text for name in SELECTION_FILTERS if (text := one(values, name)) is not None}
+    records = list(values.get("record", ()))
+    if not filters and not records:
+        # About the form as a whole: no single box of it is wrong.
+        raise InvalidInput("tick records in the table or describe them; nothing was changed")
+    return SelectionInput(record_ids=records or None, filter=filters or None)
+
+
 @router.post("/runs/{run_id}/restore")
-def restore(frame: OperatorFrame, run_id: str) -> Response:
+def restore(frame: OperatorFrame, run_id: str, values: FormValues) -> Response:
+    """Puts back all that waits of a run, or what a form describes."""
     here = f"/cleanup/runs/{run_id}"
+    ident = parse_id("run", run_id)
     try:
-        job = frame.services.cleanup.restore(parse_id("run", run_id), None, actor=frame.actor)
+        chosen = _some(values)
+        harm = harm_of(frame.services.cleanup.waiting(ident, chosen))
+        if harm.records and one(values, "harm") is None:
+            error = InvalidInput.field(
+                "harm",
+                f"{plural(harm.records, 'record')} of these {'was' if harm.records == 1 else 'were'} wrong or damaged "
+                f"when taken ({harm.kinds}): tick the box to put them back all the same; nothing was changed",
+            )
+            if chosen is None:
+                return frame.refused(here, error)
+            raise error
+        job = frame.services.cleanup.restore(ident, chosen, actor=frame.actor)
+    except InvalidInput as error:
+        return _run_page(
+            frame, run_id, form=FormState(values, fields=frozenset(_SOME), labels=_CALLED).failed(error), status=422
+        )
     except TierkeeperError as error:
         return frame.refused(here, error)
-    return frame.done(here, "Records are put back." if job.state in ("queued", "running") else "Records were put back.")
+    return frame.done(here, _told(job, "put back"))
 
 
 @router.post("/runs/{run_id}/purge")
 def purge(frame: OperatorFrame, run_id: str, values: FormValues) -> Response:
-    """Deletes what waits in quarantine, for good; needs the store's name typed."""
+    """Deletes what waits in quarantine, or what a form describes of it, for good; needs the store's name typed."""
     here = f"/cleanup/runs/{run_id}"
     ident = parse_id("run", run_id)
     run = frame.services.cleanup.get_run(ident)
-    if one(values, "confirm") != run.store_name.strip():
-        return frame.refused(here, _unconfirmed(run.store_name))
     try:
-        frame.services.cleanup.purge(ident, None, actor=frame.actor)
+        chosen = _some(values)
+        if one(values, "confirm") != run.store_name.strip():
+            if chosen is None:
+                return frame.refused(here, _unconfirmed(run.store_name))
+            raise _unconfirmed(run.store_name)
+        job = frame.services.cleanup.purge(ident, chosen, actor=frame.actor)
+    except InvalidInput as error:
+        return _run_page(frame, run_id, form=FormState(values, fields=frozenset(_SOME)).failed(error), status=422)
     except TierkeeperError as error:
         return frame.refused(here, error)
-    return frame.done(here, "The quarantine of this run is purged.")
+    return frame.done(here, _told(job, "purged"))
+
+
+def _told(job: QuarantineJobView, done: str) -> str:
+    """What came of a restore or purge, or that it goes on."""
+    if job.state in ("queued", "running"):
+        return f"Records are being {done}."
+    left = sum(job.skipped.values()) + job.failed_total
+    return f"{plural(job.records, 'record')} {'was' if job.records == 1 else 'were'} {done}" + (
+        f"; {count(left)} could not be: see their states below." if left else "."
+    )

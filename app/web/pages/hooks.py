@@ -14,7 +14,7 @@ from app.errors import InvalidInput, TierkeeperError
 from app.web.acceptance_contexts import HooksPage
 from app.web.contexts import Crumb
 from app.web.forms import FormState
-from app.web.frame import AdminFrame, FormValues, Frame, Values, ViewerFrame, build_input, one, pairs
+from app.web.frame import AdminFrame, FormValues, Frame, Values, ViewerFrame, build_input, confirmed, one, pairs
 
 router = APIRouter(prefix="/acceptance/hooks")
 HERE = "/acceptance/hooks"
@@ -97,9 +97,12 @@ def _action(values: Values, target: str) -> dict[str, Any] | None:
 
 
 @router.post("/{hook_id}/delete")
-def delete(frame: AdminFrame, hook_id: str) -> Response:
+def delete(frame: AdminFrame, hook_id: str, values: FormValues) -> Response:
+    """Needs the name typed: its secret headers cannot be brought back."""
+    hooks, ident = frame.services.acceptance.hooks, parse_id("hook", hook_id)
     try:
-        frame.services.acceptance.hooks.delete(parse_id("hook", hook_id), actor=frame.actor)
+        confirmed(values, hooks.get(ident).name)
+        hooks.delete(ident, actor=frame.actor)
     except TierkeeperError as error:
         return frame.refused(HERE, error)
     return frame.done(HERE, "The hook was deleted.")

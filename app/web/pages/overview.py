@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.errors import TierkeeperError
-from app.fleet.schemas import EngineCreate, EngineView, ProbeRequest, ServerCreate, ServerView, StoreView
+from app.fleet.probe_schemas import ProbeRequest
+from app.fleet.schemas import EngineCreate, EngineView, ServerCreate, ServerView, StoreView
 from app.services import Services
 from app.web import formats, overview
 from app.web.attention import attention
@@ -19,14 +21,16 @@ from app.web.contexts import (
     Hop,
     NextCleanup,
     OverviewPage,
+    RateNow,
     StoreCard,
     Trend,
-    WelcomePage,
 )
 from app.web.first_run import first_steps
 from app.web.forms import FormState
 from app.web.frame import AdminFrame, FormValues, Frame, ViewerFrame, build_input, make_shell, one
 from app.web.growth import outlook
+from app.web.reach import REACH_FIELDS, reach_of_form
+from app.web.settings_contexts import WelcomePage
 from app.web.style_page import style_page
 
 router = APIRouter()
@@ -39,25 +43,23 @@ SHOWN_EVENTS = 9
 
 def store_cards(services: Services, stores: Sequence[StoreView]) -> list[StoreCard]:
     """Stores with their summaries."""
-    cards = []
-    for store in stores:
-        summary = services.records.summary(int(store.id))
-        points = services.records.growth(int(store.id), points=50) if summary.full_in_hours is not None else []
-        cards.append(StoreCard(store, summary, outlook(summary, points)))
-    return cards
+    summaries = [services.records.summary(int(store.id)) for store in stores]
+    return [StoreCard(s, summary, outlook(summary)) for s, summary in zip(stores, summaries, strict=True)]
 
 
 def engine_verdicts(services: Services, engines: Sequence[EngineView]) -> list[EngineVerdict]:
     """How the acceptance of each engine stands."""
     latest = services.acceptance.latest_for_engines(engines)
-    return [EngineVerdict(engine, latest[engine.id]) for engine in engines]
+    canaries = services.acceptance.canaries.standing()
+    return [EngineVerdict(engine, latest[engine.id], canaries.get(engine.id)) for engine in engines]
 
 
 def events_of(services: Services, servers: Sequence[ServerView], limit: int) -> tuple[Event, ...]:
-    """What happened lately: health, restarts, layouts, cleanups, acceptance runs; newest first."""
+    """What happened lately: health, restarts, layouts, cleanups, runs, alarms; newest first."""
     changes = services.telemetry.health_changes(page_size=limit, page_token=None).items
     runs = services.cleanup.list_runs(page_size=limit, page_token=None).items
     tests = services.acceptance.list_runs(page_size=limit, page_token=None).items
+    alarms = services.alerts.list_alerts(page_size=limit, page_token=None, fired=True).items
     return overview.newest(
         [
             *(overview.health_event(change) for change in changes),
@@ -65,6 +67,7 @@ def events_of(services: Services, servers: Sequence[ServerView], limit: int) -> 
             *overview.layout_events(servers),
             *(overview.cleanup_event(run) for run in runs),
             *(overview.acceptance_event(run) for run in tests),
+            *(event for alarm in alarms for event in overview.alarm_events(alarm)),
         ],
         limit,
     )
@@ -90,36 +93,62 @@ def _shares(found: Sequence[float | None], asked: Sequence[float | None]) -> lis
 
 
 def hops(services: Services, servers: Sequence[ServerView]) -> tuple[Hop, ...]:
-    """How fast bytes move down the tiers, over the last five minutes."""
+    """How fast what is stored moves down the tiers, over the last five minutes."""
     if not servers:
         return ()
-    metrics = ("l2_store_bytes_per_second", "l1_evicted_per_second", "requested_tokens_per_second")
+    metrics = (
+        "requested_tokens_per_second", "l1_written_per_second", "l2_store_bytes_per_second", "l1_evicted_per_second"
+    )  # fmt: skip
     found = services.telemetry.sparklines("server", [int(s.id) for s in servers], metrics, points=1, seconds=300.0)
-    written, evicted, asked = (_sum([values[0] for values in series.values()]) for series in found)
+    asked, stored, written, evicted = (_sum([values[0] for values in series.values()]) for series in found)
     return (
-        Hop(
-            "looked up in L1 and L2",
-            f"{formats.compact(asked)} tokens/s" if asked is not None else None,
-            "not counted yet",
-        ),
-        Hop("L1 → L2", formats.rate(written) if written is not None else None, "not counted yet", "l2"),
-        Hop(
-            "evicted from L1",
-            f"{formats.decimal(evicted, 2)} chunks/s" if evicted is not None else None,
-            "not counted yet",
-            "l1",
-        ),
+        _hop("looked up in L1 and L2", "asked", asked, "tokens/s"),
+        _hop("stored", "store", stored, "chunks/s"),
+        _hop("written", "spill", written, ""),
+        _hop("evicted from L1", "evict", evicted, "chunks/s"),
     )
 
 
-def hit_rate_now(servers: Sequence[ServerView]) -> tuple[float | None, str]:
+def _hop(text: str, way: str, speed: float | None, unit: str) -> Hop:
+    if speed is None:
+        return Hop(text, None, "not counted yet", way)
+    number = formats.compact(speed) if speed >= 100 else formats.decimal(speed, 2)
+    return Hop(text, f"{number} {unit}" if unit else formats.rate(speed), "", way, moves=speed > 0)
+
+
+def hit_rate_now(servers: Sequence[ServerView]) -> RateNow:
     """The hit rate of all servers together and, where there is none, why."""
     known = [s.hit_rate for s in servers if s.hit_rate.state == "value" and s.hit_rate.requested_tokens]
     if known:
-        return sum(h.hit_tokens or 0 for h in known) / sum(h.requested_tokens or 0 for h in known), ""
-    if any(s.hit_rate.state == "no_traffic" for s in servers):
-        return None, "no traffic"
-    return None, "unknown"
+        asked = sum(h.requested_tokens or 0 for h in known)
+
+        def part(shares: Sequence[float | None]) -> float | None:
+            if None in shares:
+                return None
+            return sum((x or 0.0) * (h.requested_tokens or 0) for x, h in zip(shares, known, strict=True)) / asked
+
+        return RateNow(
+            sum(h.hit_tokens or 0 for h in known) / asked,
+            l1_share=part([h.l1_share for h in known]),
+            l2_share=part([h.l2_share for h in known]),
+            window_seconds=max((h.window_seconds for h in known if h.window_seconds is not None), default=None),
+        )
+    return RateNow(None, "no traffic" if any(s.hit_rate.state == "no_traffic" for s in servers) else "unknown")
+
+
+def l1_trend(services: Services, server: ServerView | None) -> tuple[Trend, float | None]:
+    """How full the L1 of a server was over the last hour, and chunks evicted a second over its last five minutes."""
+    if server is None:
+        return overview.trend((), WINDOW), None
+    ident = int(server.id)
+    used, evicted = (
+        series.get(ident, [])
+        for series in services.telemetry.sparklines(
+            "server", [ident], ("l1_usage_ratio", "l1_evicted_per_second"), seconds=WINDOW
+        )
+    )
+    lately = [v for v in evicted[-5:] if v is not None]
+    return overview.trend(used, WINDOW), sum(lately) / len(lately) if lately else None
 
 
 def next_cleanup(services: Services) -> NextCleanup | None:
@@ -137,17 +166,20 @@ def next_cleanup(services: Services) -> NextCleanup | None:
 
 
 @router.get("/")
-def overview_page(frame: ViewerFrame) -> Response:
+def overview_page(frame: ViewerFrame, group: Annotated[str, Query(max_length=200)] = "") -> Response:
     services = frame.services
     servers = services.fleet.list_servers(page_size=500, page_token=None).items
     engines = services.fleet.list_engines(page_size=500, page_token=None).items
     stores = services.fleet.list_stores(page_size=500, page_token=None).items
     if not servers and not engines and not stores and frame.principal.may("admin"):
-        return _welcome(frame, FormState.of({"url": "", "api_key": ""}))
+        return _welcome(frame, FormState.of(dict.fromkeys(REACH_FIELDS), fields=REACH_FIELDS))
     cards = store_cards(services, stores)
     verdicts = engine_verdicts(services, engines)
     events = events_of(services, servers, SHOWN_EVENTS)
-    rate, why = hit_rate_now(servers)
+    fullest = overview.fullest_l1(servers)
+    l1_hour, l1_evicted = l1_trend(services, fullest)
+    keys = overview.group_keys([*servers, *engines])
+    group = group if group in keys else ""
     return frame.page(
         "overview.html",
         OverviewPage,
@@ -159,15 +191,20 @@ def overview_page(frame: ViewerFrame) -> Response:
         servers=servers,
         engines=engines,
         stores=cards,
-        fullest_l1=overview.fullest_l1(servers),
+        fullest_l1=fullest,
+        l1_trend=l1_hour,
+        l1_evicted=l1_evicted,
         tightest_store=overview.tightest_store(cards),
         verdicts=verdicts,
         hit_rate=hit_rate_trend(services, servers, events),
-        hit_rate_now=rate,
-        hit_rate_reason=why,
+        hit_rate_now=hit_rate_now(servers),
         next_cleanup=next_cleanup(services),
         events=events,
         first_steps=first_steps(servers, engines, cards, verdicts) if frame.principal.may("operator") else (),
+        group_keys=keys,
+        group=group,
+        server_groups=overview.groups(servers, group),
+        engine_groups=overview.groups(engines, group),
     )
 
 
@@ -177,16 +214,19 @@ def _welcome(frame: Frame, form: FormState, probe: object = None, status: int = 
 
 @router.get("/welcome")
 def welcome_page(frame: AdminFrame) -> Response:
-    return _welcome(frame, FormState.of({"url": "", "api_key": ""}))
+    return _welcome(frame, FormState.of(dict.fromkeys(REACH_FIELDS), fields=REACH_FIELDS))
 
 
 @router.post("/welcome")
 def welcome(frame: AdminFrame, values: FormValues) -> Response:
     """Asks an address what it is, or adds it as what it was found to be."""
     fleet = frame.services.fleet
-    form = FormState(values=values, fields=frozenset({"url", "api_key"}))
-    data = {"url": one(values, "url") or "", "api_key": one(values, "api_key")}
+    typed = one(values, "url") or ""
+    if typed and "://" not in typed:  # a newcomer pastes what the log says: 127.0.0.1:8080
+        values = {**values, "url": [f"http://{typed}"]}
+    form = FormState(values=values, fields=frozenset(REACH_FIELDS))
     try:
+        data = reach_of_form(values)
         probe = fleet.probe(build_input(ProbeRequest, data))
         if one(values, "step") != "add" or probe.register_as is None:
             return _welcome(frame, form, probe)

@@ -7,15 +7,15 @@ from starlette.responses import Response
 
 from app.api.deps import PageQuery, parse_id
 from app.cleanup.schemas import FilterPlanInput
-from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
+from app.errors import Conflict, InvalidInput, NotFound, StoreError, TierkeeperError
 from app.records.filters import ORDERS, RecordFilter, parse_order
 from app.records.schemas import EpochInput
 from app.records.views import split_record_id
 from app.web.contexts import Crumb, QuarantinePage, RecordGonePage, RecordPage, RecordsPage, StorePage, StoresPage
 from app.web.formats import plural
 from app.web.forms import FormState
-from app.web.frame import FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
-from app.web.growth import class_layers
+from app.web.frame import AdminFrame, FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
+from app.web.growth import class_layers, outlook
 from app.web.pages.overview import store_cards
 from app.web.table_state import TableState
 
@@ -38,7 +38,7 @@ def _store(frame: Frame, store_id: str, form: FormState | None = None, status: i
     ident = parse_id("store", store_id)
     store = services.fleet.get_store(ident)
     scans = services.records.list_scans(page_size=10, page_token=None, store_id=ident).items
-    growth = services.records.growth(ident, points=60)
+    look = services.records.look(ident)
     return frame.page(
         "store.html",
         StorePage,
@@ -46,18 +46,20 @@ def _store(frame: Frame, store_id: str, form: FormState | None = None, status: i
         Crumb(store.name),
         status=status,
         store=store,
-        summary=services.records.summary(ident),
+        directory=services.records.directories.view(ident),
+        summary=look.summary,
         scans=scans,
         active_scan=next((s for s in scans if s.state in ("queued", "running")), None),
-        epochs=services.records.epochs(ident),
-        growth=growth,
+        epochs=look.epochs,
+        growth=look.growth,
         server_names={},
         policies=services.cleanup.list_policies(page_size=50, page_token=None, store_id=ident).items,
         quarantined=None,
         form=form or FormState.of({"kind": "declare"}, fields=_EPOCH_FIELDS),
-        distribution=services.records.distribution(ident),
-        traffic=services.records.traffic.view(ident),
-        class_layers=class_layers(growth),
+        distribution=look.distribution,
+        traffic=look.traffic,
+        class_layers=class_layers(look.growth),
+        outlook=outlook(look.summary),
     )
 
 
@@ -75,6 +77,17 @@ def start_scan(frame: OperatorFrame, store_id: str, values: FormValues) -> Respo
     except Conflict as error:
         return frame.refused(here, error)
     return frame.done(here, "The scan has started.")
+
+
+@router.post("/stores/{store_id}/directory")
+def accept_directory(frame: AdminFrame, store_id: str, values: FormValues) -> Response:
+    """The directory that was seen there is the store now."""
+    here, ident = f"/stores/{store_id}", parse_id("store", store_id)
+    try:
+        frame.services.records.directories.accept(ident, one(values, "found"), actor=frame.actor)
+    except (InvalidInput, Conflict, StoreError) as error:
+        return frame.refused(here, error)
+    return frame.done(here, "This directory is the store now. Scan it: its records are not known yet.")
 
 
 @router.post("/scans/{scan_id}/cancel")
@@ -127,7 +140,7 @@ def records_page(frame: ViewerFrame, store_id: str, paging: PageQuery) -> Respon
     try:
         where = RecordFilter.from_query(dict(state.filters))
     except InvalidInput as error:
-        form, status = form.failed(error), error.status
+        form, status = form.failed(error, outcome="No record is shown until it is set right."), error.status
     found = None
     if status == 200 and summary.state == "scanned":
         found = services.records.list_records(
@@ -222,7 +235,6 @@ def record_page(frame: ViewerFrame, record_id: str) -> Response:
     except NotFound:
         return _record_gone(frame, record_id)
     store = services.fleet.get_store(int(record.store_id))
-    epochs = services.records.epochs(int(record.store_id)).items
     return frame.page(
         "record.html",
         RecordPage,
@@ -232,7 +244,7 @@ def record_page(frame: ViewerFrame, record_id: str) -> Response:
         Crumb(record.chunk_hash[:8]),
         record=record,
         store=store,
-        epoch=next((e for e in epochs if e.id == record.epoch_id), None),
+        epoch=record.epoch,
     )
 
 

@@ -6,15 +6,17 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.deps import parse_id
+from app.cleanup.policy import on_layout_change
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.scheduling.schemas import FiringView, ScheduleInput, SchedulePatch, ScheduleView
 from app.services import Services
-from app.web.contexts import ScheduleRow, SchedulesPage
+from app.web.contexts import FiringRow, ScheduleRow, SchedulesPage
 from app.web.forms import FormState
 from app.web.frame import AdminFrame, FormValues, Frame, OperatorFrame, ViewerFrame, build_input, one
 
 router = APIRouter(prefix="/schedules")
 
+FIRINGS_SHOWN = 20
 FIELDS = ("name", "target", "cron", "timezone")
 _PATHS = {"scan": "/stores", "policy": "/cleanup/policies", "acceptance": "/engines", "canary": "/engines"}
 
@@ -22,16 +24,18 @@ _PATHS = {"scan": "/stores", "policy": "/cleanup/policies", "acceptance": "/engi
 def _row(services: Services, schedule: ScheduleView) -> ScheduleRow:
     """The schedule with its target's name, which may be gone."""
     ident = int(schedule.target_id) if schedule.target_id.isdecimal() else 0
+    on_change = False
     try:
         if schedule.kind == "scan":
             name = services.fleet.get_store(ident).name
         elif schedule.kind == "policy":
-            name = services.cleanup.get_policy(ident).name
+            policy = services.cleanup.get_policy(ident)
+            name, on_change = policy.name, on_layout_change(policy.schedule)
         else:
             name = services.fleet.get_engine(ident).name
     except NotFound:
         return ScheduleRow(schedule, "something that is gone", "")
-    return ScheduleRow(schedule, name, f"{_PATHS.get(schedule.kind, '/schedules')}/{schedule.target_id}")
+    return ScheduleRow(schedule, name, f"{_PATHS.get(schedule.kind, '/schedules')}/{schedule.target_id}", on_change)
 
 
 def _targets(services: Services) -> list[tuple[str, str]]:
@@ -47,13 +51,15 @@ def _targets(services: Services) -> list[tuple[str, str]]:
 def _page(frame: Frame, form: FormState | None = None, status: int = 200) -> Response:
     services = frame.services
     schedules = services.scheduling.list_schedules(page_size=200, page_token=None).items
+    names = {schedule.id: schedule.name for schedule in schedules}
+    recent = services.scheduling.recent_firings(FIRINGS_SHOWN)
     return frame.page(
         "schedules.html",
         SchedulesPage,
         "schedules",
         status=status,
         schedules=[_row(services, s) for s in schedules],
-        firings=[],
+        firings=[FiringRow(f, names.get(f.schedule_id, f"#{f.schedule_id}")) for f in recent],
         form=form or FormState.of({"timezone": "UTC"}, fields=FIELDS),
         targets=_targets(services),
     )

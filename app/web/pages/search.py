@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -14,9 +14,10 @@ from app.records.filters import DEFAULT_ORDER, RecordFilter
 from app.records.schemas import Count
 from app.services import Services
 from app.web import formats, words
-from app.web.contexts import Crumb, Found, SearchPage
+from app.web.contexts import Crumb
 from app.web.frame import NAV, ViewerFrame
-from app.web.manual import help_path
+from app.web.manual import ManualPage, help_path
+from app.web.settings_contexts import Found, SearchPage
 
 router = APIRouter(prefix="/search")
 
@@ -33,7 +34,7 @@ def search_page(frame: ViewerFrame, q: Annotated[str, Query(max_length=255)] = "
         services = frame.services
         found = [*_targets(services, text), *_runs(services, text), *_policies(services, text)]
         if len(text) >= SHORTEST_WORD:
-            found += [*_judged(services, text), *_pages(text)]
+            found += [*_judged(services, text), *_pages(text), *_help(frame.request.app.state.manual, text)]
         found += _records(services, text)
     return frame.page("search.html", SearchPage, "", Crumb("Search"), q=text, found=found)
 
@@ -125,6 +126,18 @@ def _counted(title: str, store: str, count: Count | None, path: str) -> Iterator
 def _pages(text: str) -> list[Found]:
     wanted = text.casefold()
     return [Found("page", item.icon, item.title, "", item.path) for item in NAV if wanted in item.title.casefold()]
+
+
+def _help(manual: Mapping[str, ManualPage], text: str) -> list[Found]:
+    """Pages and headings of the manual that hold every word of the text: "disk full" finds "Disk is full"."""
+    wanted = text.casefold().split()
+    found = [
+        Found("help", "book-open", title, page.title if anchor else page.answers, f"/help/{page.key}{anchor}")
+        for page in manual.values()
+        for title, anchor in ((page.title, ""), *((h.title, f"#{h.anchor}") for h in page.headings))
+        if all(word in title.casefold() for word in wanted)
+    ]
+    return found[:EACH]
 
 
 def _records(services: Services, text: str) -> list[Found]:

@@ -10,12 +10,11 @@ from starlette.responses import Response
 from app.api.deps import parse_id
 from app.auth.schemas import NewTokenView, TokenInput, UserInput, UserPatch
 from app.errors import InvalidInput, NotFound, TierkeeperError
+from app.fleet.probe_schemas import ProbeView
 from app.fleet.schemas import (
     EngineCreate,
     EnginePatch,
     EngineView,
-    ProbeRequest,
-    ProbeView,
     ServerCreate,
     ServerPatch,
     ServerView,
@@ -24,9 +23,11 @@ from app.fleet.schemas import (
     StoreView,
 )
 from app.services import Services
-from app.web.contexts import Crumb, SettingsPage, TargetFormPage
+from app.web.contexts import Crumb
 from app.web.forms import FormState
-from app.web.frame import AdminFrame, FormValues, Frame, Values, ViewerFrame, build_input, one, pairs
+from app.web.frame import AdminFrame, FormValues, Frame, Values, ViewerFrame, build_input, confirmed, one, pairs
+from app.web.reach import probe_request, tls_of_form
+from app.web.settings_contexts import SettingsPage, TargetFormPage
 
 router = APIRouter(prefix="/settings")
 
@@ -135,9 +136,12 @@ def change_user(frame: AdminFrame, user_id: str, values: FormValues) -> Response
 
 
 @router.post("/users/{user_id}/delete")
-def delete_user(frame: AdminFrame, user_id: str) -> Response:
+def delete_user(frame: AdminFrame, user_id: str, values: FormValues) -> Response:
+    """Needs the name typed: a password cannot be brought back."""
+    auth, ident = frame.services.auth, parse_id("user", user_id)
     try:
-        frame.services.auth.delete_user(parse_id("user", user_id), actor=frame.actor)
+        confirmed(values, auth.get_user(ident).username)
+        auth.delete_user(ident, actor=frame.actor)
     except NotFound:
         raise
     except TierkeeperError as error:
@@ -190,8 +194,16 @@ def _days(text: str) -> float:
 
 
 @router.post("/tokens/{token_id}/delete")
-def delete_token(frame: AdminFrame, token_id: str) -> Response:
-    frame.services.auth.delete_token(parse_id("token", token_id), actor=frame.actor)
+def delete_token(frame: AdminFrame, token_id: str, values: FormValues) -> Response:
+    """Needs the name typed: a secret cannot be brought back."""
+    auth, ident = frame.services.auth, parse_id("token", token_id)
+    name = next((token.name for token in auth.list_tokens().items if token.id == str(ident)), None)
+    if name is not None:  # else it is gone, which the service says
+        try:
+            confirmed(values, name)
+        except InvalidInput as error:
+            return frame.refused("/settings/tokens", error)
+    auth.delete_token(ident, actor=frame.actor)
     return frame.done("/settings/tokens", "The token was revoked.")
 
 
@@ -257,7 +269,7 @@ def _body(kind: Kind, values: Values, *, new: bool) -> dict[str, Any]:
     if headers := pairs(values, "headers", ":"):
         body["headers"] = headers
     if kind != "store":
-        body |= _tls(values)
+        body |= tls_of_form(values)
     if kind == "store":
         body |= {"server_ids": list(values.get("server_ids", [])), "confirm": "confirm" in values}
     return body
@@ -289,7 +301,7 @@ def add_target(frame: AdminFrame, kind: Kind, values: FormValues) -> Response:
     form = FormState(values=values, fields=frozenset(FIELDS[kind]))
     try:
         if "probe" in values:
-            return _target_form(frame, kind, form, probe=fleet.probe(_probe(values)))
+            return _target_form(frame, kind, form, probe=fleet.probe(probe_request(values)))
         body = _body(kind, values, new=True)
         added: Target
         notice: str | None = None
@@ -313,15 +325,6 @@ def add_target(frame: AdminFrame, kind: Kind, values: FormValues) -> Response:
     return frame.done(f"{_PATHS[kind]}/{added.id}", text)
 
 
-def _probe(values: Values) -> ProbeRequest:
-    body = {"url": one(values, "url") or "", "api_key": one(values, "api_key"), **_tls(values)}
-    return build_input(ProbeRequest, body)
-
-
-def _tls(values: Values) -> dict[str, Any]:
-    return {"tls_ca": one(values, "tls_ca"), "tls_verify": "tls_unverified" not in values}
-
-
 @router.get("/{kind}s/{target_id}")
 def target_page(frame: AdminFrame, kind: Kind, target_id: str) -> Response:
     target = _get(frame.services, kind, target_id)
@@ -335,7 +338,9 @@ def change_target(frame: AdminFrame, kind: Kind, target_id: str, values: FormVal
     form = FormState(values=values, fields=frozenset(FIELDS[kind]))
     try:
         if "probe" in values:
-            return _target_form(frame, kind, form, target=target, probe=fleet.probe(_probe(values)))
+            saved = None if isinstance(target, StoreView) else (kind, int(target.id))
+            probe = fleet.probe(probe_request(values), saved=saved)
+            return _target_form(frame, kind, form, target=target, probe=probe)
         body = _body(kind, values, new=False)
         if kind == "server":
             fleet.patch_server(int(target.id), build_input(ServerPatch, body), actor=frame.actor)
@@ -354,8 +359,10 @@ def forget_target(frame: AdminFrame, kind: Kind, target_id: str, values: FormVal
     fleet = frame.services.fleet
     target = _get(frame.services, kind, target_id)
     here = f"/settings/{kind}s/{target.id}"
-    if one(values, "confirm") != target.name.strip():
-        return frame.refused(here, InvalidInput.field("confirm", f"type {target.name} to confirm; nothing was changed"))
+    try:
+        confirmed(values, target.name)
+    except InvalidInput as error:
+        return frame.refused(here, error)
     forget = {"server": fleet.delete_server, "engine": fleet.delete_engine, "store": fleet.delete_store}[kind]
     try:
         forget(int(target.id), actor=frame.actor)

@@ -78,6 +78,7 @@ def server_page(frame: ViewerFrame, server_id: str) -> Response:
         charts_shown=charts_of(services, "server", server_id),
         changes=_changes(services, "server", server_id),
         marks=server_events(services, server),
+        hit_rates=services.alerts.hit_rates(ident),
         flow=overview.flow_picture(
             services.telemetry.token_flow(ident), [server], engines, cards, hops(services, [server])
         ),

@@ -20,7 +20,8 @@ from app.clock import system_clock
 from app.database import Base, Database
 from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate
 from app.fleet.service import FleetService
-from app.fleet.targets import EngineTarget
+from app.fleet.targets import EngineTarget, ServerTarget
+from app.lmcache.client import LMCacheClient
 from app.sandbox import EngineSpec, SandboxConfig, SandboxThread, ServerSpec
 from app.scheduling.runner import WorkRunner
 from app.schema import metadata  # noqa: F401  (all tables, for foreign keys)
@@ -28,6 +29,8 @@ from app.settings import load_settings
 from app.vllm.client import ResetAnswer, VLLMClient
 
 SHORT = (150, 210)
+#: Seconds. A machine under load must not decide what a test of something else finds.
+PATIENCE = 60.0
 OnReset = Callable[["Panel", int], None]
 
 
@@ -43,7 +46,7 @@ class ActingClient(VLLMClient):
         return await super().reset_prefix_cache(deadline=deadline)
 
 
-PACE = Pace(poll=0.01, reset=0.5, stored=0.8, counters=0.4, emptied=0.5, registered=2.0)
+PACE = Pace(poll=0.01, reset=0.5, stored=0.8, counters=0.4, lag=0.4, still=0.0, emptied=0.5, registered=2.0)
 
 
 @dataclass
@@ -101,9 +104,12 @@ def make_panel(tmp_path: Path) -> Iterator[PanelMaker]:
         made: list[Panel] = []
 
         def open_engine(target: EngineTarget) -> VLLMClient:
-            client = ActingClient(target.url)
+            client = ActingClient(target.url, connect_timeout=PATIENCE, read_timeout=PATIENCE)
             client.act = lambda n: on_reset(made[0], n) if on_reset is not None else None
             return client
+
+        def open_server(target: ServerTarget) -> LMCacheClient:
+            return LMCacheClient(target.url, connect_timeout=PATIENCE, read_timeout=PATIENCE)
 
         service = AcceptanceService(
             db=db,
@@ -113,7 +119,7 @@ def make_panel(tmp_path: Path) -> Iterator[PanelMaker]:
             audit=audit,
             fleet=fleet,
             pace=pace,
-            openers=Openers(vllm=open_engine),
+            openers=Openers(vllm=open_engine, lmcache=open_server),
             remover=remover,
         )
         if threads:

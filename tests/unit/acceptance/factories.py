@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from app.acceptance.answers import Answer, AnswerSet, ranked
 from app.acceptance.compare import Comparison, compare
+from app.acceptance.controls import ControlSeen
+from app.acceptance.counters import EngineCounters, LoadedTokens, SaltCounters
+from app.acceptance.discrimination import Discrimination
 from app.acceptance.evidence import (
     ArmEvidence,
-    EngineCounters,
     L1Emptied,
     RecordsEvidence,
     ResetEvidence,
-    SaltCounters,
     StoredEvidence,
     TokenEvidence,
     Totals,
@@ -87,6 +88,7 @@ def arm(name: str, prompts: int = 3) -> ArmEvidence:
         engine=EngineCounters(300.0 * prompts, float(local * prompts), float(external * prompts)),
         own_prompt_tokens=300 * prompts,
         server=SaltCounters(256.0 * prompts, 256.0 * prompts, 256.0 * prompts, 0.0),
+        loaded=LoadedTokens(float(-(-external // CHUNK) * CHUNK * prompts), own=True),
     )
     if name in EXTERNAL_ARMS:
         evidence = replace(evidence, reset=ResetEvidence("done", effective=True))
@@ -106,6 +108,10 @@ def good_run(wanted: Sequence[str] = ARMS) -> RunEvidence:
         arms={name: arm(name) for name in wanted},
         comparisons=tuple(same(name, "cold" if name == "warm" else "warm") for name in wanted if name != "cold"),
         tolerance=tolerance(),
+        discrimination=Discrimination().with_answers(
+            [answer("p00"), answer("p01", ids=(1, 2, 3, 4), logprobs=(-0.5, -0.4, -0.3, -0.2))], tolerance()
+        ),
+        controls=(ControlSeen("p01", "middle", "moved", 0.7), ControlSeen("p02", "first", "moved")),
         stored=StoredEvidence(12, 12, 12, 12, 12, True, True, True),
         records=RecordsEvidence(files=12, bytes=12 * 32768),
         layout_before="a1b2",

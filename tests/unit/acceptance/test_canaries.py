@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from app.acceptance.canary_watch import due
 from app.acceptance.evidence import TokenEvidence
 from app.acceptance.own_records import OwnRecord
 from app.acceptance.tables import AcceptanceRun
+from app.cleanup.tables import CleanupRun
 from app.errors import Conflict, InvalidInput, NotFound
 from app.lmcache.object_keys import ObjectKey
 from app.records.tables import RecordHold
@@ -41,8 +43,11 @@ def files_of(panel: Panel, canary: CanaryView) -> list[Path]:
 
 class TestLife:
     def test_kept_records_are_read_back_and_right(self, panel: Panel) -> None:
+        assert panel.service.canaries.standing() == {}
         (canary,) = keep(panel)
         assert canary.records == len(files_of(panel, canary)) == 3
+        standing = panel.service.canaries.standing()[canary.engine_id]
+        assert (standing.kept, standing.outcomes, standing.checked_at) == (1, {"never": 1}, None)
         done = check(panel)
         assert (done.state, done.outcome, done.findings) == ("succeeded", "ok", [])
         point = done.checks[0]
@@ -50,6 +55,8 @@ class TestLife:
         assert point.max_abs_difference == point.kept_max_abs_difference == 0.0
         again = panel.service.canaries.get(int(canary.id))
         assert (again.last_outcome, len(again.history)) == ("ok", 1)
+        standing = panel.service.canaries.standing()[canary.engine_id]
+        assert (standing.outcomes, standing.checked_at) == ({"ok": 1}, again.last_checked_at)
 
     def test_they_are_still_right_after_a_restart_of_the_engine(self, panel: Panel) -> None:
         keep(panel)
@@ -87,10 +94,29 @@ class TestAlarms:
 
     def test_overwritten_records(self, panel: Panel) -> None:
         (canary,) = keep(panel)
+        assert panel.fleet.get_server(int(panel.server)).health.lights[-1].value is True
         for path in files_of(panel, canary):
             path.write_bytes(bytes(path.stat().st_size))
         done = check(panel)
         assert (done.outcome, done.findings[0].code) == ("wrong", "canary_overwritten")
+        light = panel.fleet.get_server(int(panel.server)).health.lights[-1]
+        assert light.value is False
+        engine = panel.fleet.get_engine(int(panel.engines[0])).name
+        said = f"canary run {done.id} of {engine} read back something else than the engine computes"
+        assert light.reason == said
+
+    def test_a_prompt_in_whose_answer_nothing_shows_is_not_kept(self, panel: Panel) -> None:
+        run = panel.run(lengths=[150, 330])
+        with panel.db.write() as session:
+            row = session.get(AcceptanceRun, int(run.id))
+            assert row is not None
+            controls = [
+                {**c, "outcome": "equal" if c["prompt"] == "p02" else "moved"} for c in run.evidence["controls"]
+            ]
+            row.evidence = {**row.evidence, "controls": controls}
+        panel.service.canaries.keep(CanaryInput(run_id=run.id, count=2), actor="tester")
+        kept = panel.service.canaries.list_canaries(page_size=10, page_token=None).items
+        assert [c.name for c in kept] == [f"{run.engine_name} p01 (150 tokens)"]
 
     def test_deleted_records_stay_lost(self, panel: Panel) -> None:
         (canary,) = keep(panel)
@@ -130,8 +156,8 @@ class TestAlarms:
         keep(panel)
         panel.sandbox.control.kill("server")
         done = check(panel)
-        assert (done.state, done.outcome) == ("failed", "error")
-        assert done.error
+        assert (done.state, done.outcome) == ("succeeded", "invalid")
+        assert "does not answer" in done.findings[0].text
 
 
 class TestRefusals:
@@ -267,6 +293,33 @@ class TestWatch:
         assert self.look(panel, monkeypatch, started_at="t2") == 2
         newest = panel.service.canaries.list_runs(page_size=1, page_token=None).items[0]
         assert (newest.reason, newest.outcome) == ("restart", "ok")
+
+    @pytest.mark.parametrize(
+        ("trigger", "removed", "read_back"),
+        [("hand", 3, True), ("schedule", 3, True), ("hand", 0, False), ("housekeeping", 3, False)],
+    )
+    def test_a_cleanup_is_followed_by_a_check_by_whomever_it_was_started(
+        self, panel: Panel, monkeypatch: pytest.MonkeyPatch, trigger: str, removed: int, read_back: bool
+    ) -> None:
+        keep(panel)
+        check(panel)
+        assert self.look(panel, monkeypatch) == 1
+        with panel.db.write() as session:
+            # No policy: a plan made from a filter, by hand, removes records as well.
+            store = panel.fleet.store_targets(int(panel.server))[0].id
+            session.add(
+                CleanupRun(
+                    store_id=store,
+                    trigger=trigger,
+                    folder="f",
+                    state="succeeded",
+                    removed_records=removed,
+                    requested_by="tester",
+                    created_at=time.time(),
+                    finished_at=time.time() + 1,
+                )
+            )
+        assert self.look(panel, monkeypatch) == (2 if read_back else 1)
 
     def test_without_canaries_nothing_happens(self, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.look(panel, monkeypatch) == 0

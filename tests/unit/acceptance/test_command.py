@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.commands.accept import AcceptOptions, accept, exit_status, one_line, read_prompts, request_body
+from app.commands.accept import AcceptOptions, accept, exit_status, link, one_line, option, read_prompts, request_body
 from app.commands.context import command_services
+from app.commands.option_names import naming_options
 from app.errors import InvalidInput, NotFound
 from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate
 from app.sandbox import EngineSpec, SandboxThread
@@ -97,19 +98,29 @@ class TestOptions:
             ({"profile": "huge"}, "--profile"),
             ({"arms": "tepid"}, "--arms"),
             ({"mode": "vague"}, "--mode"),
-            ({"deadline": -1.0}, "--deadline"),
+            ({"deadline": -1.0}, "--deadline: "),
             ({"lengths": "a,b"}, "--lengths"),
             ({"concurrency": 0}, "--concurrency"),
             ({"tolerance": "max_abs_nats"}, "--tolerance"),
             ({"tolerance": "max_nats=1"}, "--tolerance"),
             ({"tolerance": "max_abs_nats=-1"}, "--tolerance"),
-            ({"request_timeout": 0.0}, "--request-timeout"),
+            ({"request_timeout": 0.0}, "--request-timeout: "),
         ],
     )
     def test_names_the_option(self, changes: dict[str, object], named: str) -> None:
         with pytest.raises(InvalidInput) as caught:
             request_body(AcceptOptions(engine="x", **changes))  # type: ignore[arg-type]
-        assert caught.value.errors[0].field.startswith(named)
+        assert caught.value.detail.startswith(named)
+
+    def test_a_restart_arm_without_a_hook_names_the_option(self) -> None:
+        told = InvalidInput.field("restart_hook_id", "arm restarted_engine needs a restart hook")
+        for error in (told, InvalidInput(told.detail)):  # as the service here and as a panel elsewhere says it
+            with pytest.raises(InvalidInput) as caught, naming_options(option):
+                raise error
+            assert caught.value.detail == "--restart-hook: arm restarted_engine needs a restart hook"
+
+    def test_the_link_leads_to_the_panel_that_is_known(self) -> None:
+        assert link(AcceptOptions(engine="x", url="http://panel:1/"), "7") == "http://panel:1/acceptance/runs/7"
 
     def test_a_report_of_no_known_form(self) -> None:
         with pytest.raises(InvalidInput, match="--report"):

@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.acceptance.counters import EngineCounters, SaltCounters, sum_counters
 from app.acceptance.evidence import (
     ArmEvidence,
-    EngineCounters,
     RequestCounts,
     ResetEvidence,
-    SaltCounters,
     TokenEvidence,
     expected_external,
     is_full_share,
     resolve,
-    sum_counters,
     total,
 )
 from tests.unit.acceptance.factories import arm
@@ -46,8 +44,29 @@ class TestExpected:
 
 class TestResolve:
     def test_statistics_of_the_request_win(self) -> None:
-        counts = RequestCounts(300, 256, 0, 256, counted_local=999, counted_external=999)
+        counts = RequestCounts(300, 256, 0, 256)
         assert resolve(counts, CHUNK, local_empty=False) == TokenEvidence(300, 0, 256, 256, True, "request_statistics")
+
+    @pytest.mark.parametrize(
+        ("local", "external", "agrees"),
+        [(0, 256, True), (0, 255, True), (0, 0, False), (64, 256, False), (0, 320, False)],
+    )
+    def test_but_not_against_counters_read_around_it(self, local: int, external: int, agrees: bool) -> None:
+        counts = RequestCounts(300, 256, 0, 256, counted_local=local, counted_external=external)
+        found = resolve(counts, CHUNK, local_empty=True)
+        assert (found.external_tokens, found.source) == ((256, "request_statistics") if agrees else (None, "none"))
+
+    def test_a_lookup_that_was_repeated_counts_its_local_hits_again(self) -> None:
+        counts = RequestCounts(300, 288, 288, 0, counted_local=864, counted_external=0)
+        assert resolve(counts, CHUNK, local_empty=False).local_tokens == 288
+
+    def test_a_counter_outvotes_the_belief_that_the_gpu_cache_was_empty(self) -> None:
+        found = resolve(RequestCounts(300, 256), CHUNK, local_empty=True, external_none=True)
+        assert (found.local_tokens, found.external_tokens) == (256, 0)
+
+    def test_a_full_gpu_cache_serves_whole_blocks_before_the_last_token(self) -> None:
+        found = resolve(RequestCounts(128, 127), CHUNK, local_empty=False, local_most=96)
+        assert (found.local_tokens, found.external_tokens, found.full) == (96, 31, True)
 
     def test_a_sum_counts_only_where_the_gpu_cache_was_empty(self) -> None:
         counts = RequestCounts(300, 256)

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from app.acceptance.estimate import estimate
 from app.acceptance.history import differences, facts_now, latest
+from app.acceptance.requests import check
 from app.acceptance.schemas import AcceptanceRequest
 from app.acceptance.tables import AcceptanceRun
 from app.errors import Conflict, NotFound
-from app.fleet.schemas import EngineFactsView, EngineView, LayoutView, ServerView
+from app.fleet.load_schemas import EngineLoadView
+from app.fleet.schemas import EngineFactsView, EngineView, L2View, LayoutView, ServerView
 from tests.unit.acceptance.conftest import Panel, PanelMaker
 
 FROZEN: dict[str, Any] = {
@@ -196,12 +199,69 @@ class TestEstimate:
 
     def test_counts_requests_and_tokens(self, panel: Panel) -> None:
         view = self.estimate(panel, lengths=[100, 200])
-        # 4 arms of 2 prompts, 2 repeated colds, a probe before each arm and the warm-up.
+        # 4 arms of 2 prompts, 2 repeated colds, a probe before each arm and the warm-up; no prompt has a whole chunk.
         assert (view.prompts, view.requests) == (2, 4 * 2 + 2 + 5)
         assert view.prompt_tokens > 4 * 300
         assert view.seconds is None
         assert any("GPU prefix cache" in d for d in view.disturbs)
         assert any("chunk size" in w for w in view.warnings)
+
+    def of(self, panel: Panel, engine: EngineView, server: ServerView, **fields: Any) -> Any:
+        request = AcceptanceRequest(engine_id=panel.engines[0], **fields)
+        _, _, frozen = check(request, panel.fleet)
+        return estimate(frozen, engine, server, [])
+
+    def test_before_the_first_run_bytes_and_time_come_from_what_polls_know(self, panel: Panel) -> None:
+        load = EngineLoadView(prefill_tokens_per_second=1000.0, decode_tokens_per_second=50.0)
+        server = server_view(panel, "aaaa", polled_at="2026-11-30T08:00:00.000Z")
+        server = server.model_copy(
+            update={
+                "l1": server.l1.model_copy(update={"capacity_bytes": 10_000_000}),
+                "l2": [
+                    L2View(
+                        adapter="fs",
+                        base_path="/kv",
+                        usage_bytes=None,
+                        max_capacity_bytes=None,
+                        evicts=False,
+                        store_id=None,
+                    )
+                ],
+            }
+        )
+        view = self.of(panel, engine_view(panel, load=load), server, lengths=[100, 200])
+        # cold 64 + 192, the same again for the noise and as controls; warm-up and probe of 145 + 16 tokens: 128 each
+        assert view.stored_tokens == 3 * (64 + 192) + 2 * 128
+        assert view.l1_bytes == view.l2_bytes == view.stored_tokens * 512
+        assert view.l1_share == pytest.approx(view.l1_bytes / 10_000_000)
+        assert view.answer_tokens == view.requests * 16
+        assert view.seconds == pytest.approx(view.prompt_tokens / 1000 + view.answer_tokens / 50 + 5)
+        assert "1,000 prompt tokens a second" in view.seconds_from
+        assert (view.bytes_reason, view.seconds_reason) == (None, None)
+
+    def test_what_cannot_be_known_is_unknown_with_its_reason_never_zero(self, panel: Panel) -> None:
+        view = self.estimate(panel, lengths=[100, 200])
+        assert view.stored_tokens > 0  # computed without any reading
+        assert (view.l1_bytes, view.l2_bytes, view.l1_share, view.seconds) == (None, None, None, None)
+        assert "no KV layout" in view.bytes_reason
+        assert view.seconds_reason.startswith("until the first run")
+        idle = EngineLoadView(prefill_tokens_per_second=None, decode_tokens_per_second=80.0)
+        assert self.of(panel, engine_view(panel, load=idle), server_view(panel, "aaaa"), lengths=[100]).seconds is None
+
+    def test_a_server_without_l2_takes_nothing_there(self, panel: Panel) -> None:
+        polled = server_view(panel, "aaaa", polled_at="2026-11-30T08:00:00.000Z", l2=[])
+        view = self.of(panel, engine_view(panel), polled, lengths=[100, 200], arms=["cold", "warm"])
+        assert (view.l2_bytes, view.l1_bytes) == (0, view.stored_tokens * 512)
+
+    def test_what_is_promised_for_the_store_is_what_a_run_writes(self, panel: Panel) -> None:
+        promised = self.of(panel, engine_view(panel), server_view(panel, "aaaa"))
+        run = panel.run(profile="quick", remove_records=False)
+        assert run.verdict == "pass", run.reasons
+        written = sum(f.stat().st_size for f in panel.store.rglob("*.data"))
+        layout = run.frozen["layout"]
+        per_token = layout["bytes_per_token"] * layout["world_size"]
+        assert written <= promised.stored_tokens * per_token
+        assert written >= 0.8 * promised.stored_tokens * per_token
 
     def test_learns_its_time_from_the_last_pass(self, panel: Panel) -> None:
         panel.run()

@@ -17,6 +17,7 @@ from app.clock import system_clock
 from app.database import Base
 from app.errors import Conflict
 from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate
+from app.records.schemas import ANOTHER_SCAN
 from app.sandbox import SandboxThread
 from app.services import Services
 from app.settings import load_settings
@@ -102,6 +103,11 @@ class _Rooms:
         return self._view("scan")
 
     def get_scan(self, scan_id: int) -> Any:
+        if self.states.get("meets", 0) > 0:  # a scan that is still at the inventory
+            self.states["meets"] -= 1
+            view = self._view("scan")
+            view.state, view.error = "failed", ANOTHER_SCAN
+            return view
         return self._view("scan")
 
     def start_filter_plan(self, store_id: int, body: Any, *, actor: str, housekeeping: bool) -> Any:
@@ -124,6 +130,14 @@ def remover(rooms: _Rooms, patience: float = 0.1) -> CleanupRemover:
 
 
 class TestWhatStays:
+    def test_a_scan_that_met_another_one_is_made_again(self) -> None:
+        rooms = _Rooms(meets=3)
+        found = remover(rooms, patience=5).remove_salted(1, "tk-abc-", actor="t")
+        assert (found.removed, found.reason) == (3, None)
+        never = remover(_Rooms(meets=10**6)).remove_salted(1, "tk-abc-", actor="t")
+        assert (never.removed, never.left) == (0, None)
+        assert ANOTHER_SCAN in (never.reason or "")
+
     def test_all_gone(self) -> None:
         rooms = _Rooms()
         found = remover(rooms).remove_salted(1, "tk-abc-", actor="t")

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from app.acceptance.answers import Answer
 from app.acceptance.compare import compare
+from app.acceptance.control_findings import control_findings
+from app.acceptance.controls import ControlSeen
 from app.acceptance.evidence import ArmEvidence
 from app.acceptance.report_html import ttft_chart
 from app.acceptance.reports import FORMS, junit, markdown, render
@@ -82,6 +84,16 @@ def failed() -> AcceptanceRunView:
             "comparisons": [*run.comparisons, comparison_view(result.comparison)],
         }
     )
+
+
+def test_answers_that_differ_from_their_first_token_on_have_no_largest_difference() -> None:
+    last = failed().comparisons[-1]
+    assert (last.compared_tokens, last.max_abs_difference, last.mean_abs_difference) == (0, None, None)
+    assert last.divergences[0].max_abs_difference is None
+    logprob = failed().arms[-1].logprob
+    assert logprob is not None
+    assert logprob.max_abs_difference is None
+    assert failed().comparisons[0].max_abs_difference == 0.0  # equal answers were compared
 
 
 class TestJunit:
@@ -258,3 +270,37 @@ class TestViews:
         row = arm_view(empty, {}, None)
         assert row.ttft_ms.median is None and row.ttft_ms.reason is not None
         assert Answer("p").keys == ()
+
+
+class TestWhatAnswersDependOn:
+    CONTROLS = (
+        ControlSeen("p02", "middle", "equal"),
+        ControlSeen("p03", "first", "moved", 0.25, arm="changed_head"),
+        ControlSeen("p04", "first", "unshown", reason="its prompt was refused", arm="changed_head"),
+    )
+
+    def run(self) -> AcceptanceRunView:
+        findings = [FindingView(**f.to_json()) for f in control_findings(self.CONTROLS)]
+        findings.append(
+            FindingView(code="answer_incomplete", severity="invalid", arm="external_l1", text="1 of 2", fix="Look.")
+        )
+        return view(
+            "invalid", findings=findings, headline="none", evidence={"controls": [c.to_json() for c in self.CONTROLS]}
+        )
+
+    def test_in_words(self) -> None:
+        lines = [text for what, text in evidence_lines(self.run()) if what == "negative control"]
+        assert lines == [
+            "2 prompts with other text at its beginning by the arm changed_head: 1 answered otherwise; where the words "
+            "stayed, log-probabilities moved by 0.25 nat or more; 1 showed nothing (p04: its prompt was refused)",
+            "1 prompt with other text in its middle: 0 answered otherwise; 1 to the last digit as before (p02)",
+        ]
+
+    @pytest.mark.parametrize("form", sorted(FORMS))
+    def test_every_form_names_the_findings_and_the_controls(self, form: str) -> None:
+        body = render(self.run(), form, [])
+        for said in ("prompt_ignored", "answer_incomplete", "in its middle"):
+            assert said in body.replace("\\", "")  # Markdown escapes what it would read as markup
+
+    def test_a_run_from_before_there_were_any(self) -> None:
+        assert not [what for what, _ in evidence_lines(view()) if what == "negative control"]

@@ -62,6 +62,9 @@ class TestRestartArms:
         assert run.verdict == "fail"
         assert run.arms[-1].flips > 0
         assert {"answer_differs", "layout_changed"} <= {f.code for f in run.findings}
+        light = panel.fleet.get_server(int(panel.server)).health.lights[-1]
+        assert light.value is False
+        assert light.reason == f"acceptance run {run.id} of engine-0 read back something else than the engine computes"
 
     def test_a_server_back_within_the_heartbeat_is_never_noticed(self, make_panel: PanelMaker) -> None:
         panel = make_panel(engines=[EngineSpec(heartbeat_seconds=3600.0)])

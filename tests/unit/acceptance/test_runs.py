@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.acceptance.schemas import AcceptanceRequest, AcceptanceRunView
 from app.acceptance.tables import AcceptanceRun
-from app.errors import Conflict, InvalidInput, NotFound
+from app.errors import Conflict, InvalidInput, NotFound, TargetError
+from app.lmcache.client import LMCacheClient
+from app.lmcache.status import ServerStatus
 from app.sandbox import EngineSpec, ServerSpec
+from app.vllm.client import CompletionAnswer, CompletionRequest, VLLMClient
 from tests.unit.acceptance.conftest import Panel, PanelMaker
 
 ALL_WITHOUT_RESTARTS = [
@@ -51,6 +55,11 @@ class TestPass:
             assert arm.logprob is not None and arm.logprob.max_abs_difference == 0.0
         assert (l1.l1_hit_tokens, l1.l2_hit_tokens) == (l1.expected_external_tokens, 0)
         assert (l2.l1_hit_tokens, l2.l2_hit_tokens) == (0, l2.expected_external_tokens)
+        light = panel.fleet.get_server(int(panel.server)).health.lights[-1]
+        assert (light.value, light.reason) == (
+            True,
+            f"acceptance run {run.id} of {run.engine_name} read records back right",
+        )
 
     def test_what_was_in_force_is_frozen(self, panel: Panel) -> None:
         run = panel.run()
@@ -64,6 +73,20 @@ class TestPass:
         assert run.evidence["stored"]["on_disk"] == run.evidence["stored"]["expected"]
         assert run.evidence["records"]["checksums"] is True
 
+    def test_prompt_logprobs_are_never_asked_for(self, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They make an engine skip every cache: equal answers would then prove nothing."""
+        real, bodies = VLLMClient.complete, []
+
+        async def noted(client: VLLMClient, request: CompletionRequest, **more: Any) -> CompletionAnswer:
+            bodies.append(request.body())
+            return await real(client, request, **more)
+
+        monkeypatch.setattr(VLLMClient, "complete", noted)
+        for api in ("completions", "chat"):
+            assert panel.run(api=api).verdict == "pass"
+        assert len(bodies) > 20
+        assert not [b for b in bodies if "prompt_logprobs" in b or b.get("echo")]
+
     def test_every_answer_is_kept(self, panel: Panel) -> None:
         run = panel.run()
         page = panel.service.answers(int(run.id), page_size=500, page_token=None)
@@ -71,7 +94,7 @@ class TestPass:
         assert {k: len(v) for k, v in by_arm.items()} == dict.fromkeys(
             ("cold", "warm", "external_l1", "external_l2"), 2
         )
-        assert len([x for x in page.items if x.repeat == 1]) == 2
+        assert [x.arm for x in page.items if x.repeat == 1] == ["control", "control", "cold", "cold"]
         one, two = by_arm["cold"][0], by_arm["external_l2"][0]
         assert one.token_ids == two.token_ids and len(one.token_ids) > 0
         assert one.salt == two.salt
@@ -97,8 +120,8 @@ class TestPass:
             "conclude",
         ]
         assert {s.state for s in run.steps} == {"done"}
-        # 4 conditions of 2 prompts, 2 repeated colds, a probe before each condition and the warm-up.
-        assert run.progress.done == run.progress.total == 4 * 2 + 2 + 5
+        # 4 conditions of 2 prompts, 2 repeated colds, 2 controls, a probe before each condition and the warm-up.
+        assert run.progress.done == run.progress.total == 4 * 2 + 2 + 2 + 5
 
     def test_all_arms_on_two_engines(self, make_panel: PanelMaker) -> None:
         panel = make_panel(engines=2)
@@ -130,9 +153,9 @@ class TestPass:
 
     def test_the_engine_s_load_before_between_and_after(self, panel: Panel) -> None:
         load = panel.run(arms=["warm"]).evidence["load"]
-        assert load["before"] == load["after"] == {"running": 0, "waiting": 0}
-        assert load["during"]["readings"] > 2
-        assert (load["during"]["running"], load["during"]["waiting"]) == (0, 0)
+        assert load["before"] == load["after"] == {"running": 0, "waiting": 0, "kv_usage": 0}
+        assert load["between"]["readings"] > 2
+        assert (load["between"]["running"], load["between"]["waiting"]) == (0, 0)
 
     @pytest.mark.parametrize("arm", ["mixed", "shared_prefix"])
     def test_an_arm_for_which_no_prompt_is_long_enough_says_so(self, panel: Panel, arm: str) -> None:
@@ -207,6 +230,8 @@ class TestPass:
         run = panel.run(allow_clear_l1=True)
         assert run.verdict == "pass", run.reasons
         assert run.evidence["salted"] is False
+        # Asked again, a prompt with a nonce comes from the cache: no second cold, no floor.
+        assert run.evidence["tolerance"]["floor"] == {"repeats": 0, "max_abs_nats": None, "diverged": 0}
         assert own_files(panel) == []
 
 
@@ -270,7 +295,7 @@ class TestFail:
     def test_truncated_records(self, make_panel: PanelMaker) -> None:
         def truncate(panel: Panel, n: int) -> None:
             if n == 3:
-                for path in own_files(panel)[:2]:
+                for path in [p for p in own_files(panel) if p.name.endswith("-p02.data")][:2]:
                     path.write_bytes(path.read_bytes()[:100])
 
         run = make_panel(on_reset=truncate).run()
@@ -369,9 +394,9 @@ class TestErrorAndTimeout:
     def test_a_cache_server_that_is_down(self, panel: Panel) -> None:
         panel.sandbox.control.kill("server")
         run = panel.run()
-        assert (run.state, run.verdict) == ("failed", "error")
+        assert (run.state, run.verdict) == ("succeeded", "invalid")
+        assert codes(run) == {"server_unreachable"}
         assert "cache" in run.reasons[0]
-        assert run.error
 
     def test_an_engine_that_is_down(self, panel: Panel) -> None:
         panel.sandbox.control.kill("engine")
@@ -392,8 +417,34 @@ class TestErrorAndTimeout:
                 panel.sandbox.control.misbehave("engine", **fault)
 
         run = make_panel(on_reset=stop).run(request_timeout_seconds=0.5)
-        assert run.verdict == "timeout"
+        assert run.verdict == "timeout", run.reasons
         assert "engine_stopped_answering" in codes(run)
+
+    def test_an_engine_that_is_silent_whatever_it_was_asked(
+        self, panel: Panel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def silent(*_: object, **__: object) -> None:
+            raise TargetError("timeout", "POST http://e/tokenize took longer than 30 s")
+
+        monkeypatch.setattr(VLLMClient, "tokenize", silent)
+        run = panel.run()
+        assert (run.verdict, codes(run)) == ("timeout", {"engine_stopped_answering"})
+        assert "took longer than 30 s" in run.reasons[0] and "request_timeout_seconds" in run.reasons[0]
+
+    def test_a_cache_server_that_falls_silent(self, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, asked = LMCacheClient.status, []
+
+        async def silent(client: LMCacheClient, *known: str) -> ServerStatus:
+            asked.append(client)
+            if len(asked) > 1:  # the preflight had its answer
+                raise TargetError("timeout", "GET http://s/status took longer than 7 s")
+            return await real(client, *known)
+
+        monkeypatch.setattr(LMCacheClient, "status", silent)
+        run = panel.run()
+        assert run.verdict == "timeout"
+        assert "server_stopped_answering" in codes(run)
+        assert "the cache server cache stopped answering" in run.reasons[0]
 
     def test_a_stream_that_is_cut_off(self, panel: Panel) -> None:
         panel.sandbox.control.misbehave("engine", stream_cut_after=2)
@@ -402,7 +453,7 @@ class TestErrorAndTimeout:
     def test_the_deadline_of_the_run(self, panel: Panel) -> None:
         panel.sandbox.control.misbehave("engine", slow_seconds=0.3, paths="/v1/completions")
         run = panel.run(deadline_seconds=1.0)
-        assert run.verdict == "timeout"
+        assert run.verdict == "timeout", run.reasons
         assert "deadline" in codes(run)
 
     def test_an_engine_that_wants_a_key(self, panel: Panel) -> None:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.acceptance.answers import Answer, Refusal
+from app.acceptance import fixes
+from app.acceptance.answers import NOT_FINITE, Answer, Refusal
 from app.acceptance.compare import Comparison, compare
+from app.acceptance.counters import EngineCounters, SaltCounters
 from app.acceptance.evidence import (
-    EngineCounters,
     L1Emptied,
     RecordsEvidence,
     ResetEvidence,
-    SaltCounters,
     StoredEvidence,
 )
 from app.acceptance.finding import Finding, Severity
@@ -83,6 +83,60 @@ class TestFail:
         run = with_arm(with_comparison(good_run(), other), "external_l2", answered=2, refused=1)
         assert verdict(run).name == "fail"
 
+    def test_numbers_that_are_not_finite_are_told_with_the_tier_they_came_from(self) -> None:
+        items = [answer(f"p{i:02}") for i in range(1, 5)]
+        garbled = [Answer(a.prompt, refusal=Refusal(200, NOT_FINITE)) for a in items]
+        other = compare(answers("warm", *items), answers("external_l2", *garbled), tolerance())
+        finding = verdict(with_comparison(good_run(), other)).deciding[0]
+        assert finding.text == (
+            "the engine answered 4 of 4 prompts with numbers that are not finite when it read them from L2"
+        )
+        assert finding.fix is not None
+        assert "right from L1 and wrong from the disk (L2)" in finding.fix
+        assert fixes.READ_BOTH not in finding.fix, "there is no second answer to read"
+
+    def test_a_refused_prompt_is_told_with_what_the_engine_said(self) -> None:
+        refused = Answer("p01", refusal=Refusal(400, "too long"))
+        other = compare(answers("warm", answer()), answers("external_l1", refused), tolerance())
+        assert verdict(with_comparison(good_run(), other)).deciding[0].text == (
+            "the engine refused 1 of 1 prompts when it read them from L1, which it had answered in warm "
+            "(HTTP 400: too long)"
+        )
+
+    @pytest.mark.parametrize(
+        ("wrong", "fix"),
+        [
+            (("external_l2",), fixes.WRONG_READ),
+            (("external_l1", "external_l2"), fixes.WRONG),
+            (("restarted_server",), fixes.WRONG_RESTART),
+            (("warm",), fixes.WRONG_ENGINE),
+        ],
+    )
+    def test_the_way_out_fits_the_tier_that_is_wrong(self, wrong: tuple[str, ...], fix: str) -> None:
+        run = good_run((*ARMS, "restarted_server"))
+        for name in wrong:
+            other = compare(answers("warm", answer()), answers(name, answer(ids=(9, 9, 9, 9))), tolerance())
+            run = with_comparison(run, other)
+        found = next(f for f in verdict(run).deciding if f.arm == wrong[-1])
+        assert found.fix == f"{fix} {fixes.READ_BOTH}"
+
+    @pytest.mark.parametrize(
+        ("records", "fix"),
+        [
+            (RecordsEvidence(12, 1), fixes.WRONG_READ),
+            (RecordsEvidence(12, 1, checksums=False), fixes.WRONG_L2),
+            (RecordsEvidence(12, 1, changed=("a.data",)), fixes.WRONG_L2),
+            (None, fixes.WRONG_L2),
+        ],
+    )
+    def test_the_disk_is_blamed_for_other_bytes_only_where_they_may_have_changed(
+        self, records: RecordsEvidence | None, fix: str
+    ) -> None:
+        other = compare(answers("warm", answer()), answers("external_l2", answer(ids=(9, 9, 9, 9))), tolerance())
+        run = replace(with_comparison(good_run(), other), records=records)
+        found = next(f for f in verdict(run).deciding if f.code == "answer_differs")
+        assert found.fix == f"{fix} {fixes.READ_BOTH}"
+
     def test_a_wrong_answer_outweighs_missing_evidence_and_a_timeout(self) -> None:
         other = compare(answers("warm", answer()), answers("external_l1", answer(ids=(9, 9, 9, 9))), tolerance())
         run = with_comparison(good_run(), other)
@@ -127,6 +181,14 @@ class TestInvalid:
         run = with_arm(good_run(), name, **changes)
         assert verdict(run).name == "invalid"
         assert codes(run)[code] == "invalid"
+
+    def test_prompts_without_a_whole_chunk_are_told_before_what_follows_from_them(self) -> None:
+        run = with_arm(good_run(), "warm", totals=totals(0, local=0, expected=0))
+        run = with_arm(run, "external_l1", totals=totals(0, expected=0))
+        found = verdict(run)
+        assert {"warm_not_local", "nothing_expected"} <= {f.code for f in found.findings}
+        assert found.deciding[0].code == "nothing_expected"
+        assert "longer prompts" in found.reasons[0]
 
     @pytest.mark.parametrize(
         ("counted", "says"),

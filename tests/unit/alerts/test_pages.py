@@ -10,8 +10,11 @@ import pytest
 from sqlalchemy import update
 
 from app.alerts.schemas import NotifierInput, RulePatch
+from app.alerts.tables import Alert
 from app.fleet.schemas import ServerCreate
 from app.fleet.tables import Server
+from app.web.formats import exact
+from app.web.pages.alarms import together
 from tests.support.panel import Panel as WholePanel
 from tests.support.panel import running_panel
 from tests.unit.alerts.support import Receiver, receiver
@@ -109,10 +112,67 @@ def test_what_is_wrong_says_what_it_means_and_what_to_do(browser: httpx.Client) 
     assert "A cache server gives no answer" in text
     assert "What to do:" in text
     assert 'href="/servers/1"' in text
+    # Two servers, one rule: what it means and what to do is said once, and each server has its row.
+    assert (text.count("What to do:"), text.count('scope="row"')) == (1, 2)
+    assert "2 alarms" in text
+    assert set(re.findall(r'action="(/alarms/\d+/acknowledge)"', text)) == {
+        "/alarms/1/acknowledge",
+        "/alarms/2/acknowledge",
+    }
     one = browser.get("/alarms/1").text
     assert "Who was told" in one
     assert 'href="/help/runbooks#' in one
     assert 'href="/help/alarms#server-unreachable"' in one
+
+
+def test_alarms_of_one_rule_in_one_state_stand_together(whole: WholePanel) -> None:
+    first, second = whole.services.alerts.active()
+    seen = second.model_copy(update={"state": "acknowledged"})
+    other = first.model_copy(update={"rule": "server_degraded"})
+    assert together([first, other, second]) == [[first, second], [other]]
+    assert together([first, second, seen]) == [[first, second], [seen]]
+    assert together([]) == []
+
+
+def test_an_alarm_of_its_own_has_a_card_of_its_own(whole: WholePanel, browser: httpx.Client) -> None:
+    with whole.services.db.write() as session:
+        session.execute(update(Alert).where(Alert.id == 2).values(state="acknowledged", acknowledged_by="eve"))
+    try:
+        text = browser.get("/alarms").text
+    finally:
+        with whole.services.db.write() as session:
+            session.execute(update(Alert).where(Alert.id == 2).values(state="firing", acknowledged_by=None))
+    assert text.count("What to do:") == 2
+    assert text.count("Look there") == 2
+    assert "Seen by eve" in text
+    document = Document(text)
+    assert (document.unbalanced, document.open) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"state": "firing"}, "that is switched on wanted an alarm of this severity"),
+        ({"state": "pending", "fired_at": None}, "It has not fired."),
+        ({"state": "resolved", "fired_at": None}, "It has not fired: it was over before."),
+        ({"silenced_by": "silence 3"}, "The silence 3 keeps it quiet"),
+        ({"state": "resolved", "silenced_by": "silence 3"}, "The silence 3 kept it quiet"),
+        ({"explained_by": 2}, "Another alarm is its cause, and is told in its place"),
+        ({"state": "acknowledged"}, "kept quiet until it was seen"),
+    ],
+)
+def test_why_nobody_was_told(whole: WholePanel, browser: httpx.Client, fields: dict[str, object], told: str) -> None:
+    with whole.services.db.write() as session:
+        row = session.get_one(Alert, 1)
+        before = {name: getattr(row, name) for name in fields}
+        session.execute(update(Alert).where(Alert.id == 1).values(**fields))
+    try:
+        text = browser.get("/alarms/1").text
+    finally:
+        with whole.services.db.write() as session:
+            session.execute(update(Alert).where(Alert.id == 1).values(**before))
+    assert "Nobody was told" in text
+    assert told in " ".join(text.split())
 
 
 def test_acknowledging(whole: WholePanel, browser: httpx.Client) -> None:
@@ -159,6 +219,8 @@ def test_silences_and_windows_by_their_forms(whole: WholePanel, browser: httpx.C
     text = browser.get("/alarms/quiet").text
     assert "&lt;script&gt;" in text
     assert "<script>alert" not in text
+    ends = exact(whole.services.alerts.quiet.get_silence(1).ends_at)
+    assert f'<span class="sub">{ends}</span>' in text  # the clock itself, not only "in 1 h"
     assert browser.post("/alarms/silences/1/end").status_code == 303
     window = {
         "name": "nightly",

@@ -124,6 +124,19 @@ def test_old_values_are_told_where_nothing_else_explains_them(tmp_path: Path) ->
         assert set(stage.firing()) == {"polling_stopped"}  # the cause of all that is old
 
 
+def test_old_values_of_one_engine_beside_another_that_is_polled(tmp_path: Path) -> None:
+    with staged(tmp_path, engines=2, store=False) as stage:
+        stage.run(30)
+        for _ in range(5):
+            stage.clock.now += 30
+            asyncio.run(stage.poller.poll_engine_now(stage.engine_ids[0]))
+            stage.alerts.evaluate()
+        assert set(stage.firing()) == {"server_values_stale", "engine_values_stale"}
+        assert stage.firing()["engine_values_stale"].target_name == "gpu-1"
+        stage.run(120, 30)
+        assert stage.firing() == {}
+
+
 def test_an_engine_that_gives_no_answer(tmp_path: Path) -> None:
     with staged(tmp_path, servers=[ServerSpec(registration_grace_seconds=120)]) as stage:
         stage.run(60, 30, each=lambda: busy(stage))

@@ -43,7 +43,7 @@ def test_an_engine_that_restarts_with_another_layout_is_a_change_and_no_mix(tmp_
         stage.clock.now += 3600
         stage.run(60, 30, each=lambda: stage.ask(which=1))
         assert set(stage.firing()) == {"layout_unproven"}
-        stage.fleet.mark_data_path_proven(stage.server_ids[0], stage.clock.now)
+        stage.fleet.mark_data_path(stage.server_ids[0], stage.clock.now, right=True, by="acceptance run 1")
         stage.tick()
         assert stage.firing() == {}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.alerts.catalogue import RULES
-from app.alerts.facts.record_classes import record_classes
+from app.alerts.facts.record_classes import derived_records, record_classes
 from app.alerts.inputs import Moment, StoreInput
 from app.alerts.schemas import NotifierInput, OverrideInput, RulePatch
 from app.cleanup.tables import CleanupRun
@@ -31,7 +33,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             4096,
             4096,
             1000 * GB // 4096,
-            0,
+            (int(values["free"]) + int(values.get("reserved", 0))) // 4096,
             int(values["free"]) // 4096,
             10**8,
             0,
@@ -52,7 +54,10 @@ def test_room_that_gets_less(tmp_path: Path, room: dict[str, float]) -> None:
         room["free"] = 80 * GB
         stage.run(360, 60)
         assert set(stage.firing()) == {"free_space_low"}
-        assert "8.0 % of the file system of disk is free (80.0 GB)" in stage.firing()["free_space_low"].sentence
+        assert (
+            "8.0 % of what the file system of disk can hold is free (80.0 GB)"
+            in stage.firing()["free_space_low"].sentence
+        )
         room["free"] = 0.5 * GB
         stage.control.misbehave("server/0", stores_never_complete=True)  # as it is with a full disk
         stage.run(300, 30, each=stage.ask)
@@ -66,6 +71,18 @@ def test_room_that_gets_less(tmp_path: Path, room: dict[str, float]) -> None:
         room["inodes"] = 500
         stage.tick()
         assert "500 inodes are left" in stage.firing()["store_full"].sentence
+
+
+def test_room_is_counted_as_df_counts_it(tmp_path: Path, room: dict[str, float]) -> None:
+    """What is kept back for root is neither used nor free."""
+    with staged(tmp_path) as stage:
+        room |= {"free": 110 * GB, "reserved": 50 * GB}
+        stage.run(360, 60)
+        assert stage.fact("store_room", "store").numbers["share"] == pytest.approx(110 / 950, rel=1e-3)
+        assert stage.firing() == {}
+        room |= {"free": 94 * GB}
+        stage.run(360, 60)
+        assert "9.9 % of what the file system" in stage.firing()["free_space_low"].sentence
 
 
 def test_a_floor_of_its_own_for_one_store(tmp_path: Path, room: dict[str, float]) -> None:
@@ -161,6 +178,13 @@ def test_dead_records(tmp_path: Path) -> None:
         stage.scan()
         stage.tick()
         assert set(stage.firing()) == {"dead_records"}
+        for record in list(stage.sandbox.store_path.glob("*.data"))[:5]:
+            record.write_bytes(b"")
+            os.utime(record, (then, then))
+        stage.scan()
+        stage.tick()
+        corrupt = stage.records.summary(stage.store_id).by_class["corrupt"].records
+        assert stage.firing()["dead_records"].value == corrupt > 1, "no page says another number"
 
 
 def test_wrong_records() -> None:
@@ -178,6 +202,10 @@ def test_wrong_records() -> None:
         )
         verdict = rule.verdict(record_classes(Moment(2.0, 10.0), store), rule.defaults)
         assert (verdict.holds, verdict.value) == (holds, count)
+        of_how_many = f"({count + 2} are incompatible; the rest is of what nothing serves now, and read by no request)"
+        assert of_how_many in verdict.sentence
+    store = replace(store, records={"incompatible": 3})
+    assert "incompatible" not in rule.verdict(record_classes(Moment(2.0, 10.0), store), rule.defaults).sentence
     never = record_classes(Moment(2.0, 10.0), StoreInput(3, "disk", "/kv", "/kv"))
     assert rule.verdict(never, rule.defaults).holds is None
 
@@ -312,3 +340,56 @@ def test_messages_that_do_not_get_out(tmp_path: Path) -> None:
         alarm = stage.firing()["notifier_failing"]
         assert "messages wait for the notifier on call" in alarm.sentence
         assert "refused" in alarm.sentence
+
+
+def derived_of(count: int, wrong: int = 0, **more: Any) -> StoreInput:
+    records = {"current": 9, "incompatible": wrong, "unverified": count}
+    return StoreInput(3, "disk", "/kv", "/kv", scanned_at=1.0, records=records, wrong=wrong, derived=count, **more)
+
+
+def test_derived_records_that_were_left() -> None:
+    rule = RULES["derived_records"]
+    for count, sentence in ((0, "0 records"), (1, "1 record of disk is derived"), (3, "3 records of disk are derived")):
+        verdict = rule.verdict(derived_records(Moment(2.0, 10.0), derived_of(count)), rule.defaults)
+        assert (verdict.holds, verdict.value) == (count > 0, count) and verdict.sentence.startswith(sentence)
+    never = derived_records(Moment(2.0, 10.0), StoreInput(3, "disk", "/kv", "/kv"))
+    away = derived_of(0, blind="server cache-0 does not answer")
+    for unknown in (never, derived_records(Moment(2.0, 10.0), away)):
+        assert rule.verdict(unknown, rule.defaults).holds is None
+    known = derived_of(3, blind="server cache-0 does not answer", known_at=1.0)
+    kept = rule.verdict(derived_records(Moment(9.0, 10.0), known), rule.defaults)
+    assert kept.holds and "when last known 1970" in kept.sentence
+
+
+def test_one_alarm_for_wrong_records_and_what_was_derived_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoreDirectory, "clock_probe", lambda *_: ClockProbe(0.0, measured=True))
+
+    def written_now(stage: Stage, known: set[Path]) -> set[Path]:
+        new = set(stage.sandbox.store_path.glob("*.data")) - known
+        for record in new:
+            os.utime(record, (stage.clock.now, stage.clock.now))
+        return new
+
+    with staged(tmp_path, servers=[ServerSpec(reap_timeout_seconds=60)]) as stage:
+        stage.run(60)
+        stage.ask(which=1)
+        wrong = written_now(stage, set())
+        stage.run(60)
+        stage.control.restart("engine", dtype="float16")
+        stage.run(200)
+        stage.ask(960, which=1)  # its beginning is read back, its end is computed behind that
+        assert written_now(stage, wrong)
+        stage.run(60)
+        stage.scan()
+        stage.run(400)
+        assert stage.fact("derived_records", "store").numbers["derived"]
+        assert "wrong_records" in stage.firing() and "derived_records" not in stage.firing()
+        assert stage.pending()["derived_records"].explained_by == stage.firing()["wrong_records"].id
+        for record in wrong:
+            record.unlink()
+        stage.scan()
+        stage.run(400)
+        assert "wrong_records" not in stage.firing()
+        assert "maybe computed behind wrong ones" in stage.firing()["derived_records"].sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,29 @@ def test_a_token_name_is_taken_once(panel: Panel) -> None:
     panel.services.auth.create_token(TokenInput(name="taken", role="viewer"), actor="t")
     with pytest.raises(Conflict):
         panel.services.auth.create_token(TokenInput(name="taken", role="viewer"), actor="t")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("POST", "/stores/1/plans", {"filter": {"q": "\ud800"}}, "filter.q"),
+        ("POST", "/stores/1/plans", {"filter": {"\ud800": "x"}}, r"filter.\ud800"),
+        ("POST", "/stores/1/holds/release", {"names": ["a", "\udfff"]}, "names[1]"),
+        ("POST", "/policies", {"name": "p", "store_id": "1", "protect": {"models": ["\ud800"]}}, "protect.models[0]"),
+        ("POST", "/servers", {"url": "http://127.0.0.1:1", "labels": {"a": "\ud800"}}, "labels.a"),
+        ("POST", "/servers", {"\ud800": 1}, r"\ud800"),
+        ("POST", "/silences", {"reason": "\ud83d"}, "reason"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_before_anything_is_stored(
+    panel: Panel, method: str, path: str, body: dict[str, object], field: str
+) -> None:
+    """JSON can spell what no answer can send: stored once, it would break every list that shows it."""
+    client = panel.client()
+    answer = client.request(
+        method, f"/api/v1{path}", content=json.dumps(body), headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 422, answer.text
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    for listed in ("/audit", "/plans", "/policies", "/servers"):
+        assert client.get(f"/api/v1{listed}").status_code == 200

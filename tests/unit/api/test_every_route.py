@@ -27,6 +27,10 @@ READS_BY_POST = {
 }
 
 
+#: Event streams: whoever reads them to the end waits for ever (`tests/unit/web/test_streams.py` reads them).
+ENDLESS = frozenset({"/live"})
+
+
 def routes() -> list[Any]:
     """Every route with its effective path and dependencies: FastAPI keeps included routers apart until asked."""
     app = create_app(load_settings({}))

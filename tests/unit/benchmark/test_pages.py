@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.benchmark.tables import BenchmarkRun
+from app.fleet.sandbox import SANDBOX_LABEL
 from tests.support.panel import Panel as WholePanel
 from tests.unit.benchmark.conftest import Ids, ended
 from tests.unit.web.test_pages import Document
@@ -52,6 +54,34 @@ def test_the_page_of_a_run_shows_every_request_and_the_scope(browser: httpx.Clie
     assert "Holds for" in text
     assert "only the connector" in text
     assert text.count('class="dots"') == 8  # two scenarios, two runs, two passes
+
+
+def test_one_disturbance_found_at_every_pass_is_told_once_with_a_count(
+    browser: httpx.Client, whole: WholePanel, measured: dict[str, Any]
+) -> None:
+    row = {"code": "foreign_traffic", "severity": "invalid", "fix": "Run it alone."}
+    found = [{**row, "text": f"others made 1 lookup during pass {n}"} for n in range(13)]
+    with whole.services.db.write() as session:
+        run = session.get_one(BenchmarkRun, int(measured["id"]))
+        before, run.findings = run.findings, found
+    try:
+        text = browser.get(f"/benchmark/runs/{measured['id']}").text
+    finally:
+        with whole.services.db.write() as session:
+            session.get_one(BenchmarkRun, int(measured["id"])).findings = before
+    assert text.count("Run it alone.") == 1
+    assert "12 more of this kind" in text
+    assert all(f"during pass {n}<" in text for n in range(13))
+
+
+def test_the_form_says_that_the_sandbox_is_never_quiet(browser: httpx.Client, api: httpx.Client, ids: Ids) -> None:
+    assert "traffic of its own" not in browser.get("/benchmark/new").text
+    address = f"/engines/{ids['engine']}"
+    assert api.patch(address, json={"labels": SANDBOX_LABEL}).status_code == 200
+    try:
+        assert "The sandbox has traffic of its own" in browser.get("/benchmark/new").text
+    finally:
+        assert api.patch(address, json={"labels": {}}).status_code == 200
 
 
 def test_a_form_keeps_what_was_typed_and_names_what_is_wrong(browser: httpx.Client, ids: Ids) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.commands import bench
-from app.errors import InvalidInput
+from app.errors import InvalidInput, NotFound
 from app.sandbox import SandboxThread
 from tests.support.panel import Panel as WholePanel
 from tests.unit.benchmark.conftest import Ids, bench_body, ended
@@ -128,6 +128,18 @@ def test_the_command_measures_at_a_panel(
     assert "valid: b<script> (run " in told.out
     assert "Holds for" in told.out
     assert len(csv.read_text().splitlines()) == 1 + 8
+
+
+def test_a_name_that_is_none_lists_those_there_are(whole: WholePanel, ids: Ids) -> None:
+    from app.auth.schemas import TokenInput
+    from app.commands import accept
+
+    token = whole.services.auth.create_token(TokenInput(name="lost", role="operator"), actor="test").token
+    told = r"no engine has the name or id 'nosuch'; registered are: alone, b<script>"
+    with pytest.raises(NotFound, match=told):
+        bench.bench(bench.BenchOptions(engine="nosuch", url=whole.url, token=token))
+    with pytest.raises(NotFound, match=told):
+        accept.accept(accept.AcceptOptions(engine="nosuch", url=whole.url, token=token))
 
 
 def test_the_command_prints_json_and_ends_1_for_an_invalid_run(

@@ -324,7 +324,7 @@ def test_an_engine_that_goes_away_makes_the_run_invalid(make_panel: PanelMaker) 
 def test_foreign_requests_at_the_engine_make_the_run_invalid(make_panel: PanelMaker) -> None:
     def foreign(panel: Panel, number: int) -> None:
         if number == 6:
-            from app.sandbox.engine import Sampling
+            from app.sandbox.sampling import Sampling
 
             world = panel.sandbox.sandbox.world
             with world.lock:
@@ -339,7 +339,7 @@ def test_foreign_requests_at_the_engine_make_the_run_invalid(make_panel: PanelMa
 def test_foreign_lookups_at_the_server_make_the_run_invalid(make_panel: PanelMaker) -> None:
     def foreign(panel: Panel, number: int) -> None:
         if number == 6:
-            from app.sandbox.engine import Sampling
+            from app.sandbox.sampling import Sampling
 
             world = panel.sandbox.sandbox.world
             with world.lock:
@@ -347,12 +347,12 @@ def test_foreign_lookups_at_the_server_make_the_run_invalid(make_panel: PanelMak
 
     run = make_panel(engines=2, on_request=foreign).run(repeats=1)
     assert run.verdict == "invalid"
-    assert "lookups at the cache server" in json.dumps([f.text for f in run.findings])
+    assert "1 lookup at the cache server" in json.dumps([f.text for f in run.findings])
 
 
 def ask_engine(panel: Panel, number: int) -> None:
     """138 prompt tokens of somebody else."""
-    from app.sandbox.engine import Sampling
+    from app.sandbox.sampling import Sampling
 
     world = panel.sandbox.sandbox.world
     with world.lock:
@@ -380,7 +380,7 @@ def test_others_prompts_after_the_last_pass_of_an_engine_make_the_run_invalid(ma
     assert run.verdict == "invalid"
     assert len(run.reasons) == 2
     assert "138 prompt tokens to the engine engine-0 between its passes, before the end of the run" in run.reasons[0]
-    assert "1 lookups at the cache server cache-0 between the passes, before the end of the run" in run.reasons[1]
+    assert "1 lookup at the cache server cache-0 between the passes, before the end of the run" in run.reasons[1]
 
 
 def test_stores_in_flight_are_told(panel: Panel) -> None:
@@ -594,6 +594,7 @@ def test_one_run_at_a_time_on_the_same_targets(make_panel: PanelMaker) -> None:
                 shape="repeat",
                 deadline_seconds=1.0,
                 state="running",
+                owner=panel.runner.owner,
             )
         )
     with pytest.raises(Conflict, match="active on the same targets"):

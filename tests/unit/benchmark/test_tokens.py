@@ -10,7 +10,7 @@ from app.benchmark import snapshot
 from app.benchmark.measures import Measured, busy_seconds, gaps, peak_concurrency, times
 from app.benchmark.numbers import noise_floor, speed_up
 from app.benchmark.tokens import EngineDelta, ServerDelta, TierTokens, foreign_prompt_tokens, split
-from app.benchmark.verdict import Finding, Seen, conclude, verdict
+from app.benchmark.verdict import Finding, Seen, by_kind, conclude, verdict
 
 
 def asked(**changed: Any) -> Measured:
@@ -231,3 +231,11 @@ def test_an_error_outweighs_an_invalidity_and_warnings_spoil_nothing() -> None:
     assert verdict([warning, invalid, invalid]).deciding == (invalid,)
     assert verdict([invalid, error, warning]).name == "error"
     assert [f.code for f in verdict([warning, invalid, error]).findings] == ["error", "invalid", "warning"]
+
+
+def test_findings_of_one_kind_stand_together_in_their_order() -> None:
+    first, second = (Finding("foreign_traffic", "invalid", f"others, pass {n}", "wait") for n in (1, 2))
+    other = Finding("foreign_traffic", "invalid", "others, elsewhere", "look elsewhere")
+    note = Finding("foreign_traffic", "note", "others, pass 3", "wait")
+    assert by_kind([first, other, second, note]) == [[first, second], [other], [note]]
+    assert by_kind([]) == []

@@ -68,7 +68,7 @@ def test_mistakes(where: tuple[str, str]) -> None:
     url, token = where
     with pytest.raises(NotFound, match="leave out --url"):
         check_command(CheckOptions(url=url, token=token, server="http://127.0.0.1:12345"))
-    with pytest.raises(NotFound, match="no engine has the id 'other'"):
+    with pytest.raises(NotFound, match="no engine has the name or id 'other'; registered are: "):
         check_command(CheckOptions(url=url, token=token, engine="other"))
     with pytest.raises(InvalidInput, match="--also"):
         check_command(CheckOptions(url=url, token=token, server="cache-a", also=("x",)))

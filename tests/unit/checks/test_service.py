@@ -213,7 +213,7 @@ class TestHistory:
         run = bench.checks.start_run(CheckRunInput(), actor="t")
         reason = bench.checks.changes(server_id=server_id).since_reason
         assert reason == ("the last run of the checks without a fail" if run.counts.fail == 0 else reason)
-        bench.fleet.mark_data_path_proven(server_id, bench.clock.now)
+        bench.fleet.mark_data_path(server_id, bench.clock.now, right=True, by="acceptance run 1")
         assert "acceptance" in bench.checks.changes(server_id=server_id).since_reason
 
     def test_the_first_look_at_a_pair_is_no_change(self, bench: Bench) -> None:

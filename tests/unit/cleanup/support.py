@@ -16,7 +16,7 @@ from app.cleanup.schemas import PlanView, PolicyInput, RunView
 from app.cleanup.service import CleanupService
 from app.cleanup.tiers import Dropped, Reset, ServerGlance
 from app.database import Base, Database
-from app.errors import TargetError
+from app.errors import StoreError, TargetError
 from app.fleet.service import FleetService
 from app.fleet.tables import Engine, Server, Store, StoreServer
 from app.fleet.targets import EngineTarget, ServerTarget
@@ -69,6 +69,7 @@ class DiskInventory:
     back: list[bytes] = field(default_factory=list)
     cleared_models: list[tuple[str, float]] = field(default_factory=list)
     scans: int = 0
+    another: bool = False
 
     def _class(self, fact: FileFact) -> tuple[str, str | None]:
         parsed = parse_name(fact.name)
@@ -79,6 +80,10 @@ class DiskInventory:
         if self.judge is not None:
             return self.judge(fact.name, fact)
         return self.classes.get(fact.name, ("current", None))
+
+    def check_directory(self, store_id: int, directory: StoreDirectory) -> None:
+        if self.another:
+            raise StoreError("another directory")
 
     def totals(self, store_id: int) -> StoreTotals:
         known = [f for f in self.found if parse_name(f.name) is not None]
@@ -114,7 +119,9 @@ class DiskInventory:
         return dict(filters)
 
     def removed(self, store_id: int, records: Sequence[Gone], run_id: int) -> None:
-        self.gone += [name for name, _, _ in records]
+        names = [name for name, _, _ in records]
+        self.gone += names
+        self.found = [fact for fact in self.found if fact.name not in names]
 
     def restored(self, store_id: int, facts: Sequence[FileFact], run_id: int, actor: str) -> None:
         for fact in facts:

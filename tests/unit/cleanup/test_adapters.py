@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from app.cleanup.adapters import RecordsInventory
 from app.cleanup.ports import RESTORED, Selection
 from app.cleanup.schemas import FilterPlanInput, PolicyInput
 from app.cleanup.service import CleanupService
 from app.clock import iso_ns
-from app.errors import InvalidInput
+from app.errors import InvalidInput, StoreError
 from app.fleet.tables import Store
+from app.lmcache.object_keys import parse_name
+from app.records.facts import FileFact, Judgement
 from app.records.filters import RecordFilter
 from app.records.service import RecordsService
+from app.records.tables import ClearedEpisode
 from app.telemetry.service import TelemetryService
 from tests.unit.cleanup.support import START, World, name_of
 
@@ -226,3 +230,79 @@ class TestTogether:
         plan = joined.cleanup.start_filter_plan(1, FilterPlanInput(filter={"class": "corrupt"}), actor="test")
         assert plan.state == "failed"
         assert "does not exist" in (plan.error or "")
+
+
+class TestWhatIsWrong:
+    def test_hard_links_are_never_taken_and_are_counted_where_asked(self, joined: Joined) -> None:
+        world = joined.world
+        one, two = name_of(1), name_of(2)
+        for name in (one, two):
+            world.write(name, b"x" * 64, age=1000.0)
+        os.link(os.path.join(os.fsencode(world.path), one), os.path.join(os.fsencode(world.path.parent), b"backup"))
+        joined.scan()
+        assert joined.everything(Selection()) == [two]
+        assert set(joined.everything(Selection(hard_links=True))) == {one, two}
+
+    @pytest.mark.parametrize(
+        ("reason", "reopens"), [("other_layout", True), ("derived", True), ("layout_unknown", False)]
+    )
+    def test_a_restore_of_wrong_records_opens_their_episode_anew(
+        self, joined: Joined, monkeypatch: pytest.MonkeyPatch, reason: str, reopens: bool
+    ) -> None:
+        world = joined.world
+        name = name_of(1)
+        world.write(name, b"x" * 64, age=1000.0)
+        joined.scan()
+        fact = FileFact.of(name, os.stat(os.path.join(os.fsencode(world.path), name)))
+        monkeypatch.setattr(joined.records, "classify_now", lambda _store, facts: [Judgement("unverified", reason)])
+        joined.inventory.restored(1, [fact], 7, "test")
+        with world.db.read() as session:
+            told = [(row.model_name, row.at, row.reopened) for row in session.scalars(select(ClearedEpisode))]
+        model = parse_name(name)
+        assert model is not None
+        assert told == ([(model.model, world.clock(), True)] if reopens else [])
+
+
+class TestAnotherDirectory:
+    """The volume went away and its empty mount point is there."""
+
+    def unmount(self, world: World) -> Path:
+        away = world.path.with_name("volume")
+        world.path.rename(away)
+        world.path.mkdir()
+        return away
+
+    def test_nothing_is_planned_run_restored_or_purged_and_nothing_written(self, joined: Joined) -> None:
+        world, cleanup = joined.world, joined.cleanup
+        fill(world)
+        joined.scan()
+        body = FilterPlanInput(filter={"model": "/models/other"}, removal="quarantine")
+        plan = int(cleanup.start_filter_plan(1, body, actor="test").id)
+        run = cleanup.start_run(plan, actor="test")
+        assert run.removed.records == 20
+        salted = FilterPlanInput(filter={"salt": "tk-1-x"}, removal="delete")
+        later = int(cleanup.start_filter_plan(1, salted, actor="test").id)
+        away = self.unmount(world)
+
+        def refused(error: str | None) -> None:
+            assert error is not None and "not the directory that the last scan knew" in error
+            assert list(world.path.iterdir()) == []
+
+        refused(cleanup.start_filter_plan(1, salted, actor="test").error)
+        refused(cleanup.start_run(later, actor="test").error)
+        policy = PolicyInput(name="p", store_id="1", select=[{"kind": "corrupt"}])
+        made = int(cleanup.create_policy(policy, actor="test").id)
+        refused(cleanup.start_policy_run(made, actor="test").error)
+        refused(cleanup.restore(int(run.id), None, actor="test").error)
+        refused(cleanup.purge(int(run.id), None, actor="test").error)
+        with pytest.raises(StoreError, match="not the directory that the last scan knew"):
+            cleanup.quarantine(1, page_size=10, page_token=None)
+        with pytest.raises(StoreError, match="not the directory that the last scan knew"):
+            cleanup.adopt_quarantine(1, "20260101-foreign", actor="test")
+        world.clock.forward(90 * 86_400.0)
+        cleanup.purge_expired(world.clock())
+        assert list(world.path.iterdir()) == []
+        # Mounted again, everything is where it was.
+        world.path.rmdir()
+        away.rename(world.path)
+        assert cleanup.restore(int(run.id), None, actor="test").records == 20

@@ -96,6 +96,9 @@ class TestWholeWay:
         assert desk.client.post(f"{API}/plans/{plan['id']}/runs").status_code == 409
         assert run["id"] in [r["id"] for r in desk.client.get(f"{API}/cleanup-runs").json()["items"]]
 
+        around = desk.made(desk.client.get(f"{API}/cleanup-runs/{run['id']}"), 200)["hit_rate"]
+        assert (around["before"], around["before_reason"]) == (None, "nothing was measured then"), "telemetry is asked"
+
         waits = desk.made(desk.client.get(f"{API}/stores/{desk.store_id}/quarantine"), 200)
         assert (waits["records"], waits["items"][0]["run_id"]) == (5, run["id"])
         assert waits["items"][0]["purge_after"]
@@ -223,3 +226,85 @@ class TestRefusals:
         for preset in desk.client.get(f"{API}/policy-presets").json():
             body = {**preset["policy"], "store_id": desk.store_id, "name": f"{preset['id']}-{desk.store_id}"}
             assert desk.client.post(f"{API}/policies", json=body).status_code == 201
+
+
+class TestSomeOfARunByThePage:
+    """The run's page restores and purges single records, and those that a filter describes, as the API does."""
+
+    @pytest.fixture
+    def names(self, desk: Desk) -> list[str]:
+        return desk.empty_records(5)
+
+    @pytest.fixture
+    def run(self, desk: Desk, names: list[str]) -> dict[str, Any]:
+        started = desk.client.post(f"{API}/policies/{desk.policy()['id']}/runs")
+        run = desk.wait(started.headers["Location"])
+        assert run["removed"]["records"] == len(names), run
+        return run
+
+    def post(self, panel: Panel, run: dict[str, Any], what: str, **values: Any) -> httpx.Response:
+        return panel.browser().post(f"/cleanup/runs/{run['id']}/{what}", data={"some": "1", **values})
+
+    def ident(self, desk: Desk, run: dict[str, Any], name: str) -> str:
+        items = desk.client.get(f"{API}/cleanup-runs/{run['id']}/records").json()["items"]
+        return str(next(item["id"] for item in items if item["name"] == name))
+
+    def test_the_page_offers_it_record_by_record(self, panel: Panel, desk: Desk, run: dict[str, Any]) -> None:
+        text = panel.browser().get(f"/cleanup/runs/{run['id']}").text
+        assert text.count('name="record"') == 5
+        assert f'action="/cleanup/runs/{run["id"]}/restore"' in text
+        assert f'formaction="/cleanup/runs/{run["id"]}/purge"' in text
+
+    def test_one_record_goes_back(self, panel: Panel, desk: Desk, names: list[str], run: dict[str, Any]) -> None:
+        one = self.ident(desk, run, names[1])
+        assert self.post(panel, run, "restore", record=one, harm="on").status_code == 303
+        assert [name for name in names if (desk.path / name).exists()] == [names[1]]
+
+    def test_what_a_filter_describes_goes_back(
+        self, panel: Panel, desk: Desk, names: list[str], run: dict[str, Any]
+    ) -> None:
+        part = names[2][-20:]
+        described = {"class": "corrupt", "reason": "empty", "q": part, "harm": "on"}
+        assert self.post(panel, run, "restore", **described).status_code == 303
+        assert [name for name in names if (desk.path / name).exists()] == [names[2]]
+
+    def test_damaged_records_go_back_only_when_that_is_asked_for(
+        self, panel: Panel, desk: Desk, names: list[str], run: dict[str, Any]
+    ) -> None:
+        browser = panel.browser()
+        here = f"/cleanup/runs/{run['id']}"
+        view = desk.client.get(f"{API}/cleanup-runs/{run['id']}").json()
+        assert view["waiting_by_reason"] == {"empty": {"records": 5, "bytes": 0}}
+        told = "5 records of these cannot be read"
+        assert told in browser.get(here).text
+        assert told in browser.get(f"/stores/{desk.store_id}/quarantine").text
+        refused = self.post(panel, run, "restore", record=self.ident(desk, run, names[1]))
+        assert refused.status_code == 422
+        assert "1 record of these was wrong or damaged when taken (empty 1)" in refused.text
+        browser.post(f"{here}/restore")
+        assert not any((desk.path / name).exists() for name in names)
+        browser.post(f"{here}/restore", data={"harm": "on"})
+        assert all((desk.path / name).exists() for name in names)
+
+    def test_some_are_purged_when_the_store_is_named(
+        self, panel: Panel, desk: Desk, names: list[str], run: dict[str, Any]
+    ) -> None:
+        one = self.ident(desk, run, names[0])
+        refused = self.post(panel, run, "purge", record=one, confirm="something else")
+        assert refused.status_code == 422
+        assert "nothing was changed" in refused.text
+        assert 'value="something else"' in refused.text, "what was typed is kept"
+        assert self.post(panel, run, "purge", record=one, confirm=run["store_name"]).status_code == 303
+        after = desk.client.get(f"{API}/cleanup-runs/{run['id']}").json()
+        assert (after["purged"]["records"], after["in_quarantine"]["records"]) == (1, 4)
+
+    @pytest.mark.parametrize("what", ["restore", "purge"])
+    def test_a_form_that_names_none_means_none_not_all(
+        self, panel: Panel, desk: Desk, names: list[str], run: dict[str, Any], what: str
+    ) -> None:
+        refused = self.post(panel, run, what, confirm=run["store_name"])
+        assert refused.status_code == 422
+        assert "cannot be used: tick records in the table or describe them; nothing was changed" in refused.text
+        assert 'aria-invalid="true"' not in refused.text, "no single box is wrong"
+        assert not any((desk.path / name).exists() for name in names)
+        assert desk.client.get(f"{API}/cleanup-runs/{run['id']}").json()["in_quarantine"]["records"] == 5

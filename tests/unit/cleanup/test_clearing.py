@@ -370,8 +370,45 @@ class TestLaundering:
         world.fill(1, cls=OTHER)
         self.judge(world)
         world.calls.on_reset = lambda: world.write(name_of(70), b"behind a wrong prefix", age=0) and None
-        world.run([{"kind": "incompatible"}])
+        run = world.run([{"kind": "incompatible"}])
         assert world.names() == {name_of(70)}
+        assert run.verdict == "succeeded"
+        assert run.notes[0].startswith(f"1 record of {MODEL} that is wrong, or may be (derived), lies in the store yet")
+        assert world.inventory.cleared_models == [], "engines go on reading it"
+
+    def test_wrong_records_that_a_run_leaves_keep_what_is_behind_them_derived(self, world: World) -> None:
+        """C8: the clearing of L2 is complete only when none of them is left, whatever kept the run from it."""
+        world.fill(4, cls=OTHER)
+        run = world.run(WRONG, limits={"max_records": 1})
+        assert run.verdict == "stopped_at_limit"
+        assert world.calls.log == ["l1 1", "l0 done", "l1 1"]
+        assert run.notes[0].startswith(f"3 records of {MODEL} that are wrong")
+        assert steps(run)[-1] == ("verify", "waiting")
+        assert world.inventory.cleared_models == []
+        world.inventory.holds[sorted(world.names())[0]] = "restored"
+        assert "1 record of" in world.run(WRONG).notes[0], "put back by hand, and read again"
+        assert world.inventory.cleared_models == []
+        world.inventory.holds.clear()
+        assert "in the store yet" not in "".join(world.run(WRONG).notes)
+        assert [model for model, _ in world.inventory.cleared_models] == [encode_model(MODEL)]
+
+    def test_a_run_with_nothing_wrong_to_take_tells_derived_ones_that_are_left(self, world: World) -> None:
+        names = world.fill(3, cls=("unverified", "derived"))
+        run = world.run([{"kind": "incompatible"}])
+        assert run.verdict == "nothing_to_do"
+        assert [note for note in run.notes if note.startswith("3 records of this store may be wrong (derived")]
+        assert not [note for note in world.run([{"kind": "derived"}]).notes if "derived" in note]
+        for name in names:
+            world.inventory.classes[name] = ("unverified", "derived")
+            world.write(name)
+            world.inventory.holds[name] = "canary"
+        assert not [note for note in world.run([{"kind": "incompatible"}]).notes if "derived" in note]
+
+    def test_what_a_canary_keeps_is_read_by_nobody_else(self, world: World) -> None:
+        names = world.fill(2, cls=OTHER)
+        world.inventory.holds[names[1]] = "canary"
+        assert "in the store yet" not in "".join(world.run(WRONG).notes)
+        assert [model for model, _ in world.inventory.cleared_models] == [encode_model(MODEL)]
 
     def test_a_crash_after_the_first_pass_is_finished_by_the_next_run(self, world: World) -> None:
         world.fill(2, cls=OTHER)

@@ -12,7 +12,7 @@ import pytest
 
 from app.cleanup.schemas import PolicyInput
 from app.commands import plan_listing
-from app.commands.clean import CleanOptions, clean, exit_status, filter_body, plan
+from app.commands.clean import CleanOptions, _failures, clean, exit_status, filter_body, plan
 from app.commands.context import command_services
 from app.errors import InvalidInput, NotFound
 from app.fleet.schemas import StoreCreate
@@ -44,10 +44,48 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+class TestWhatIsPrinted:
+    def test_names_reach_no_terminal_raw(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        name = "m\x1b[31m\n\x07" + name_of(7).decode()
+        (store / name).write_bytes(b"")
+        os.utime(store / name, (time.time() - 7200, time.time() - 7200))
+        assert plan(CleanOptions(policy="nightly", everything=True)) == 0
+        said = capsys.readouterr().out
+        assert "4 records" in said
+        assert "\\x1b[31m\\n" in said
+        assert all(line.isprintable() for line in said.splitlines())
+        assert plan(CleanOptions(policy="nightly", as_json=True)) == 0
+        assert name in [item["name"] for item in json.loads(capsys.readouterr().out)["items"]]
+
+    def test_those_that_failed_alike_are_told_together(self, capsys: pytest.CaptureFixture[str]) -> None:
+        failed = [{"name": f"n{n}", "errno": 1, "message": "Operation not permitted"} for n in range(99)]
+        failed.append({"name": "other", "errno": 30, "message": "Read-only file system"})
+        assert list(_failures({"failed": failed, "failed_total": 3000})) == [
+            "failed: Operation not permitted (errno 1): 'n0', 'n1', 'n2' and 96 more",
+            "failed: Read-only file system (errno 30): 'other'",
+            "failed: 2900 more, which the list of the run's records has",
+        ]
+
+    def test_a_run_that_deleted_says_its_verdict_and_whose_the_space_is(
+        self, store: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for file in store.glob("*.data"):
+            file.write_bytes(b"x" * 10)
+        assert clean(CleanOptions(store="main", filters=("q=data",), removal="delete")) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("succeeded: run 1 removed 3 records")
+        assert "others' writes and the panel's own files included" in said
+
+    def test_a_filter_given_twice_is_refused(self) -> None:
+        with pytest.raises(InvalidInput, match=r"'class' is given twice .* with commas between values"):
+            filter_body(CleanOptions(store="main", filters=("class=corrupt", "class=unreachable")))
+
+
 class TestOnTheDataDirectory:
     def test_plan_then_clean(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert plan(CleanOptions(policy="nightly")) == 0
-        told = capsys.readouterr().out
+        said = capsys.readouterr()
+        told, warned = said.out, [line for line in said.err.splitlines() if line.startswith("warning: ")]
         assert "3 records" in told
         assert "empty: 3 records" in told
         assert all(file.name[-20:] in told for file in store.glob("*.data"))
@@ -55,7 +93,11 @@ class TestOnTheDataDirectory:
         assert "tierkeeper clean --plan 1" in told
         assert len(list(store.glob("*.data"))) == 3
         assert clean(CleanOptions(policy="nightly")) == 0
-        assert "succeeded: run 1 removed 3 records" in capsys.readouterr().out
+        said = capsys.readouterr()
+        assert "succeeded: run 1 removed 3 records" in said.out
+        assert "no space was freed (quarantine frees none)" in said.out
+        assert warned
+        assert [line for line in said.err.splitlines() if line.startswith("warning: ")] == warned
         assert list(store.glob("*.data")) == []
         assert clean(CleanOptions(policy="nightly")) == 0
         assert capsys.readouterr().out.startswith("nothing_to_do: run 2")
@@ -92,6 +134,29 @@ class TestOnTheDataDirectory:
             assert plan(options) == 0
             assert json.loads(capsys.readouterr().out)["quarantine_for"] == kept
 
+    def test_the_next_clean_purges_what_is_due_where_no_panel_serves(
+        self, store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = CleanOptions(store="main", filters=("class=corrupt",), quarantine_for="1h")
+        assert clean(options) == 0
+        said = capsys.readouterr()
+        assert "by a panel that serves, else by the next tierkeeper clean" in said.out
+        assert "purged first" not in said.err
+        waiting = store / ".tierkeeper" / "quarantine"
+        assert len(list(waiting.rglob("*.data"))) == 3
+        assert plan(options) == 0, "a plan touches nothing"
+        assert len(list(waiting.rglob("*.data"))) == 3
+        capsys.readouterr()
+        later = time.time() + 3700
+        monkeypatch.setattr("app.commands.context.system_clock", lambda: later)
+        assert clean(CleanOptions(policy="nightly")) == 0
+        assert "purged first: the quarantine of 1 run, whose time was over" in capsys.readouterr().err
+        assert list(waiting.rglob("*.data")) == []
+
+    def test_what_is_kept_for_ever_says_who_purges_it(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert clean(CleanOptions(store="main", filters=("class=corrupt",), quarantine_for="ever")) == 0
+        assert "kept until somebody purges it" in capsys.readouterr().out
+
     def test_a_limit_is_exit_1(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert clean(CleanOptions(policy="limited")) == 1
         said = capsys.readouterr()
@@ -107,8 +172,20 @@ class TestOnTheDataDirectory:
     def test_a_store_that_is_gone_is_exit_3(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         store.rename(store.with_name("moved"))
         assert plan(CleanOptions(policy="nightly")) == 3
+        said = capsys.readouterr()
+        assert said.out == "" and "plan 1 ended failed: " in said.err and "does not exist" in said.err
+        assert plan(CleanOptions(policy="nightly", as_json=True)) == 3
+        said = capsys.readouterr()
+        assert json.loads(said.out)["state"] == "failed" and "does not exist" in said.err
         assert clean(CleanOptions(policy="nightly")) == 3
         assert "does not exist" in capsys.readouterr().err
+
+    def test_a_directory_that_is_no_store_yet_says_how_it_becomes_one(self, store: Path) -> None:
+        with command_services() as services:
+            services.fleet.delete_store(1, actor="t")
+        options = CleanOptions(store=str(store), filters=("class=corrupt",))
+        with pytest.raises(NotFound, match="tierkeeper target add --name NAME store DIRECTORY"):
+            plan(options)
 
     @pytest.mark.parametrize(
         ("options", "error", "field"),
@@ -118,7 +195,9 @@ class TestOnTheDataDirectory:
             ({"store": "main"}, InvalidInput, "--filter"),
             ({"policy": "nightly", "filters": ("class=corrupt",)}, InvalidInput, "--filter"),
             ({"store": "main", "filters": ("corrupt",)}, InvalidInput, "--filter"),
-            ({"store": "main", "filters": ("clas=corrupt",)}, InvalidInput, "filter.clas"),
+            ({"store": "main", "filters": ("clas=corrupt",)}, InvalidInput, "--filter clas"),
+            ({"store": "main", "filters": ("min_size=10kb",)}, InvalidInput, "10kB (thousands), 10KiB (1024s)"),
+            ({"store": "main", "filters": ("class=corrupt",), "quarantine_for": "x"}, InvalidInput, "--quarantine-for"),
             ({"store": "main", "filters": ("class=corrupt",), "removal": "burn"}, InvalidInput, "--removal"),
             ({"policy": "weekly"}, NotFound, "weekly"),
             ({"plan": "x"}, NotFound, "plan"),

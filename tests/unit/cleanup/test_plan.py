@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cleanup.advice import check_use_is_visible, warnings_for
-from app.cleanup.plan import PlanResult, StoreFacts, make_plan
+from app.cleanup.plan import StoreFacts
+from app.cleanup.plan_in_memory import PlanResult, make_plan
 from app.cleanup.policy import PolicySpec
 from app.cleanup.policy_parsing import parse_filter_spec, parse_spec
 from app.cleanup.ports import Batch
+from app.cleanup.presets import presets
 from app.errors import InvalidInput
 
 NOW = 1_796_000_000.0
@@ -94,6 +96,14 @@ def taken(result: PlanResult) -> list[int]:
 
 
 class TestWhatGoes:
+    def test_wrong_records_go_below_the_mark_too_and_others_do_not(self) -> None:
+        """As the preset that keeps a disk under 85 % says of itself."""
+        records = [record(1, "corrupt", "short"), record(2), record(3, "incompatible", "other_size")]
+        empty = facts(records, fs_used=260 * KIB, fs_free=740 * KIB)
+        policy = next(p.policy for p in presets() if p.id == "keep_under_85")
+        result = planned(records, parse_spec(policy), empty)
+        assert [(g.cls, g.action) for g in result.groups] == [("corrupt", "delete"), ("incompatible", "quarantine")]
+
     def test_classes_with_their_reasons_only(self) -> None:
         records = [
             record(1, "corrupt", "short"),
@@ -259,10 +269,35 @@ class TestWarnings:
         others = [record(n) for n in range(3, 12)]
         told = self.told([*wrong, *others], [{"kind": "incompatible"}], derived=1)
         assert "1 record may have been computed behind the wrong ones" in told
+        assert "this plan leaves it" in told
+        assert "Plan a cleanup on the page of the store" in told
+        other_size = [record(1, "incompatible", "other_size"), record(2, "unverified", "derived"), *others]
+        assert "this plan leaves it" in self.told(other_size, [{"kind": "incompatible"}], derived=1)
         both = [{"kind": "incompatible"}, {"kind": "derived"}]
         assert "computed behind" not in self.told([*wrong, *others], both, derived=1)
         damaged = [record(1, "corrupt", "short"), *others]
         assert "computed behind" not in self.told(damaged, [{"kind": "corrupt"}], derived=1)
+
+    def test_what_is_cleared_behind_wrong_records_is_told_before(self) -> None:
+        """RULES R4: the GPU cache of an engine is reset for everybody."""
+        others = [record(n) for n in range(2, 12)]
+        wrong = [record(1, "incompatible", "other_layout"), *others]
+        incompatible = [{"kind": "incompatible"}]
+        told = self.told(wrong, incompatible, engines=(("vllm-a", True), ("vllm-b", None)))
+        assert "resets the whole GPU prefix cache (L0) of vllm-a, vllm-b, for everybody" in told
+        told = self.told(wrong, incompatible, engines=(("vllm-a", False),))
+        assert "vllm-a has no reset of the GPU cache (L0): the run ends insufficient until that engine" in told
+        assert "no engine is registered" in self.told(wrong, incompatible)
+        assert "L0" not in self.told(wrong, incompatible, engines=(("a", True),), served_now=frozenset({"/m/b"}))
+        assert "L0" not in self.told([record(1, "corrupt", "short"), *others], [{"kind": "corrupt"}])
+
+    def test_caches_that_an_earlier_run_left_are_cleared_by_the_next(self) -> None:
+        records = [record(1, "corrupt", "short"), *(record(n) for n in range(2, 12))]
+        told = self.told(
+            records, [{"kind": "corrupt"}], engines=(("vllm-a", True),), open_episodes=frozenset({"-SEP-m-SEP-a"})
+        )
+        assert "an earlier run that could not clean them" in told
+        assert "(L0) of vllm-a" in told
 
     def test_a_large_share(self) -> None:
         assert "100% of the store" in self.told([record(1, "corrupt", "short")], [{"kind": "corrupt"}])

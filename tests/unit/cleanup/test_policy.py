@@ -11,14 +11,36 @@ from hypothesis import strategies as st
 from app.cleanup.policy import (
     DEFAULT_REASONS,
     REASONS,
+    SAFE_FILTER,
     Blackout,
     cron_of,
     in_blackout,
+    on_layout_change,
 )
 from app.cleanup.policy_parsing import parse_filter_spec, parse_spec
 from app.cleanup.presets import describe, presets
 from app.cleanup.quantities import parse_age, parse_amount
+from app.cleanup.service_policies import _schedule
 from app.errors import InvalidInput
+from app.paths import DOCS
+
+
+def test_the_pages_filter_takes_what_keep_it_safe_takes() -> None:
+    """What the buttons plan is one thing. A filter has no age of unfinished writes: those wait for the policy."""
+    safe = parse_spec({"select": presets()[0].policy["select"]})
+    filtered = parse_filter_spec({"filter": SAFE_FILTER})
+    kinds = [*((cls, reason) for cls, reasons in REASONS.items() for reason in reasons)]
+    for cls, reason in (*kinds, ("unverified", "derived"), ("unverified", "layout_unknown"), ("current", None)):
+        why = "derived" if reason == "derived" else cls
+        taken = why in (*REASONS, "derived") and safe.selects_now(why, cls, reason)
+        assert filtered.selects_now("filter", cls, reason) is taken, (cls, reason)
+    assert filtered.takes_derived
+    assert safe.takes_derived
+    told = " ".join((DOCS / "CLASSES.md").read_text("utf-8").split())
+    for name, value in SAFE_FILTER.items():
+        assert f"`{name}={value}`" in told
+    assert not parse_filter_spec({"filter": {"class": "incompatible"}}).takes_derived
+    assert not parse_filter_spec({"filter": {**SAFE_FILTER, "q": "@"}}).takes_derived, "some of them only"
 
 
 def refused(body: dict[str, Any], **more: Any) -> dict[str, str]:
@@ -189,10 +211,33 @@ class TestActions:
 
 class TestSchedules:
     @pytest.mark.parametrize(
-        ("text", "cron"), [(None, None), ("@layout-change", None), ("@daily", "0 0 * * *"), ("5 4 * * 0", "5 4 * * 0")]
+        ("text", "cron"),
+        [
+            (None, None),
+            ("@layout-change", None),
+            ("0 2 * * * @layout-change", "0 2 * * *"),
+            ("@daily", "0 0 * * *"),
+            ("5 4 * * 0", "5 4 * * 0"),
+        ],
     )
     def test_cron(self, text: str | None, cron: str | None) -> None:
         assert cron_of(text) == cron
+
+    @pytest.mark.parametrize(
+        ("text", "kept"),
+        [
+            (" 0  2 * * *  @layout-change", "0 2 * * * @layout-change"),
+            ("@daily @layout-change", "@daily @layout-change"),
+            ("@layout-change @layout-change", "@layout-change"),
+        ],
+    )
+    def test_by_the_clock_and_on_a_layout_change(self, text: str, kept: str) -> None:
+        assert _schedule(text) == kept
+
+    @pytest.mark.parametrize("text", ["@sometimes @layout-change", "0 2 * * @layout-change", "@layout-change @daily"])
+    def test_both_in_a_form_that_is_none(self, text: str) -> None:
+        with pytest.raises(InvalidInput, match="schedule"):
+            _schedule(text)
 
     def test_blackouts(self) -> None:
         day = Blackout(8 * 60, 20 * 60, frozenset({1, 2}))
@@ -213,11 +258,27 @@ class TestPresets:
         spec = parse_spec(preset.policy)
         assert len(describe(spec)) >= len(spec.select)
 
+    def test_a_preset_with_a_mark_says_what_it_takes_below_it(self) -> None:
+        preset = next(p for p in presets() if p.id == "keep_under_85")
+        spec = parse_spec(preset.policy)
+        assert spec.removal == "delete"
+        assert preset.policy["schedule"] == "*/15 * * * *"
+        assert preset.description.startswith("Every 15 minutes.")
+        assert "at every run, however empty the file system is" in preset.description
+        assert "Deletes for good" in preset.description
+        said = describe(spec)
+        for cls in ("corrupt", "unreachable", "incompatible"):
+            assert any(s.startswith(f"Takes {cls} ") and "at every run, however full" in s for s in said)
+        # Without a mark there is nothing that they could be thought to wait for.
+        assert not any("however full" in s for s in describe(parse_spec(presets()[0].policy)))
+
     def test_keep_it_safe_takes_what_the_rules_name(self) -> None:
         spec = parse_spec(presets()[0].policy)
         for cls, reasons in DEFAULT_REASONS.items():
             assert spec.reasons_of(cls) == reasons
         assert spec.item("derived") is not None
+        assert cron_of(presets()[0].policy["schedule"]) == "30 2 * * *"
+        assert on_layout_change(presets()[0].policy["schedule"])
         assert spec.removal == "quarantine"
         assert not {"model_not_served", "other_world_size", "unknown_object_group"} & spec.reasons_of("incompatible")
 

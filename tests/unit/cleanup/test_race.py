@@ -172,11 +172,16 @@ def test_wrong_records(tmp_path: Path) -> None:
 
 def _states(world: World) -> dict[tuple[str, str], str]:
     found = {}
-    for run in world.service.list_runs(page_size=500, page_token=None).items:
-        folder = run.quarantine_folder.rsplit("/", 1)[1]
-        for item in world.service.export_run_records(int(run.id)):
-            found[folder, item.name] = item.state
-    return found
+    token: str | None = None
+    while True:
+        page = world.service.list_runs(page_size=500, page_token=token)
+        for run in page.items:
+            folder = run.quarantine_folder.rsplit("/", 1)[1]
+            for item in world.service.export_run_records(int(run.id)):
+                found[folder, item.name] = item.state
+        token = page.next_page_token
+        if token is None:
+            return found
 
 
 @pytest.mark.timeout(300)

@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -232,6 +232,27 @@ class TestSettle:
         assert settle(root, QUARANTINE, item).state == "quarantined"
         assert outside(root).read_bytes() == b"newer"
 
+    @pytest.mark.parametrize("action", ["quarantine", "delete"])
+    @pytest.mark.parametrize("why", ["unused", "capacity", "filter"])
+    def test_who_reads_a_file_in_quarantine_does_not_use_the_record(
+        self, root: StoreRoot, why: str, action: str
+    ) -> None:
+        item = item_of(Path(root.path))._replace(why=why, action=action)
+        root.folder(QUARANTINE, create=True)
+        outside(root).rename(inside(root))
+        moved = inside(root).stat()
+        os.utime(inside(root), ns=(moved.st_ctime_ns + 3600 * 10**9, moved.st_mtime_ns))  # a backup, an hour later
+        assert settle(root, QUARANTINE, item).state == ("deleted" if action == "delete" else "quarantined")
+        assert not outside(root).exists()
+
+    def test_use_between_the_plan_and_the_rename_still_counts(self, root: StoreRoot) -> None:
+        item = item_of(Path(root.path))
+        item = item._replace(why="unused", atime_ns=item.atime_ns - 10**9)  # it was read after it was planned
+        root.folder(QUARANTINE, create=True)
+        outside(root).rename(inside(root))
+        assert settle(root, QUARANTINE, item).state == "used"
+        assert outside(root).exists()
+
     def test_what_is_not_ours_in_quarantine_goes_back(self, root: StoreRoot) -> None:
         item = item_of(Path(root.path))
         root.folder(QUARANTINE, create=True)
@@ -375,6 +396,31 @@ class TestNastyDirectory:
         view = world.service.quarantine(world.store_id, page_size=10, page_token=None)
         assert (view.items, view.records) == ([], 0)
 
+    @pytest.mark.parametrize(
+        ("name", "make", "found"),
+        [
+            (".tierkeeper", lambda path: path.write_bytes(b"mine"), "a file"),
+            (".tierkeeper", os.mkfifo, "no directory (a fifo, a socket or a device)"),
+            (".tierkeeper", lambda path: path.symlink_to("/nowhere"), "a symbolic link to '/nowhere'"),
+            (".tierkeeper/quarantine", lambda path: path.write_bytes(b"mine"), "a file"),
+        ],
+    )
+    def test_what_is_in_the_way_is_named_with_its_path_and_the_way_out(
+        self, world: World, name: str, make: Callable[[Path], object], found: str
+    ) -> None:
+        world.fill(1, cls=("corrupt", "short"))
+        (world.path / name).parent.mkdir(exist_ok=True)
+        make(world.path / name)
+        plan = world.service.start_policy_plan(world.policy(CORRUPT), actor="test")
+        assert plan.state == "failed"
+        with pytest.raises(StoreError) as refused, StoreRoot(str(world.path)) as root:
+            root.quarantine()
+        for sentence in (plan.error or "", str(refused.value)):
+            assert f"{world.path}/{name} is {found}, " in sentence
+            assert f"move it away (mv {world.path}/{name} somewhere else), then try again" in sentence
+            assert "nothing was touched" in sentence
+        assert name_of(0) in world.names()
+
     def test_our_own_folder_replaced_by_a_link(self, world: World, tmp_path: Path) -> None:
         world.fill(1, cls=("corrupt", "short"))
         plan = world.plan(CORRUPT)
@@ -384,7 +430,8 @@ class TestNastyDirectory:
         run = world.service.start_run(int(plan.id), actor="test")
         assert (run.state, run.verdict) == ("failed", "failed")
         assert run.error is not None
-        assert "not a directory of ours" in run.error
+        assert f"{world.path}/.tierkeeper is a symbolic link to '{trap}'" in run.error
+        assert f"move it away (mv {world.path}/.tierkeeper " in run.error
         assert list(trap.iterdir()) == []
         assert world.names() == {NAME.replace(NAME, name_of(0)), b".tierkeeper"} - {b".tierkeeper"}
 
@@ -473,6 +520,7 @@ class TestUnwillingDisk:
             assert (run.state, run.verdict, run.removed.records) == ("failed", "failed", 0)
             assert run.error is not None
             assert "space" in run.error.lower()
+            assert "free a few kilobytes by hand, then run again" in run.error
             assert world.names() >= set(names)
         finally:
             subprocess.run(["umount", "-l", str(world.path)], check=True)

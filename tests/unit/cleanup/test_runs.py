@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from app.cleanup.chunks import Chunk
 from app.cleanup.journal import Journal, RunTally
@@ -223,7 +225,7 @@ class TestNumbers:
         [
             (0, 0, "the run deleted nothing (quarantine frees nothing)"),
             (10**9, 10**9, "the run deleted 1.0 GB"),
-            (-5 * 10**9, 10**9, "the run deleted 1.0 GB; others wrote about 6.0 GB meanwhile"),
+            (-5 * 10**9, 10**9, "the run deleted 1.0 GB; others, or the panel's own files on this file system, "),
             (3 * 10**9, 0, "the run deleted nothing (quarantine frees nothing); others freed about 3.0 GB meanwhile"),
         ],
     )
@@ -249,10 +251,33 @@ class TestFilterPlan:
         assert plan.records == 1
         run = world.service.start_run(int(plan.id), actor="test")
         assert world.quarantined() == {names[2]}
-        assert run.by_reason["filter"].records == 1
+        assert run.by_reason["current"].records == 1
 
-    @pytest.mark.parametrize("given", [{}, {"class": "foreign"}, {"clas": "corrupt"}])
-    def test_refuses_what_says_nothing_or_too_much(self, world: World, given: dict[str, str]) -> None:
+    def test_tells_by_class_and_reason_what_was_picked(self, world: World) -> None:
+        world.fill(3, cls=("corrupt", "short"))
+        world.fill(2, first=10, cls=("incompatible", "other_layout"))
+        world.fill(1, first=20)
+        plan = world.service.start_filter_plan(world.store_id, FilterPlanInput(filter={"q": "@"}), actor="test")
+        kinds = {"short": 3, "other_layout": 2, "current": 1}
+        assert {key: n.records for key, n in plan.by_reason.items()} == kinds
+        for key, number in kinds.items():
+            page = world.service.plan_records(int(plan.id), page_size=10, page_token=None, reason=key)
+            assert len(page.items) == number
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert {key: n.records for key, n in run.by_reason.items()} == kinds
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {},
+            {"class": "foreign"},
+            {"clas": "corrupt"},
+            {"class": ""},
+            {"class": "corrupt", "older_than": " "},
+            {"model": []},
+        ],
+    )
+    def test_refuses_what_says_nothing_or_too_much(self, world: World, given: dict[str, Any]) -> None:
         with pytest.raises(InvalidInput, match="filter"):
             world.service.start_filter_plan(world.store_id, FilterPlanInput(filter=given), actor="test")
 
@@ -383,3 +408,93 @@ class TestRestoreAndPurge:
             assert other.names() == set(names)
         finally:
             other.db.dispose()
+
+
+class TestAnotherDirectoryInItsPlace:
+    """A store that is not mounted, or was replaced, says of nothing that it is gone."""
+
+    @pytest.fixture
+    def moved(self, world: World) -> Iterator[tuple[World, int, set[bytes]]]:
+        """A run of which all waits in quarantine, whose store has an empty directory in its place."""
+        names = set(world.fill(6, cls=("corrupt", "short")))
+        run = world.run(CORRUPT)
+        world.path.rename(world.base / "real")
+        world.path.mkdir()
+        yield world, int(run.id), names
+
+    @pytest.mark.parametrize("kind", ["restore", "purge"])
+    def test_nothing_is_touched_and_all_goes_on_waiting(self, moved: tuple[World, int, set[bytes]], kind: str) -> None:
+        world, run_id, names = moved
+        job = getattr(world.service, kind)(run_id, None, actor="test")
+        assert job.state == "failed"
+        assert "is its file system mounted" in (job.error or "")
+        assert world.service.get_run(run_id).in_quarantine.records == 6
+        # Mounted again, it is as if nothing had been asked.
+        (world.path / ".tierkeeper" / "lock").unlink(missing_ok=True)
+        (world.path / ".tierkeeper").rmdir()
+        world.path.rmdir()
+        (world.base / "real").rename(world.path)
+        assert world.quarantined() == names
+        job = world.service.restore(run_id, None, actor="test")
+        assert (job.state, job.records) == ("succeeded", 6)
+        assert world.names() == names
+
+    def test_intents_of_a_crash_stay_open(self, moved: tuple[World, int, set[bytes]]) -> None:
+        world, run_id, _ = moved
+        with world.db.write() as session:
+            session.execute(update(CleanupIntent).where(CleanupIntent.run_id == run_id).values(settled_at=None))
+        before = world.states(run_id)
+        world.service._recovery.recover_run(run_id)
+        assert world.states(run_id) == before
+        with world.db.read() as session:
+            assert session.scalar(select(func.count()).where(CleanupIntent.settled_at.is_(None)))
+
+    def test_a_copy_in_its_place_puts_nothing_back_and_ends_nothing(self, world: World) -> None:
+        names = set(world.fill(4, cls=("corrupt", "short")))
+        run_id = int(world.run(CORRUPT).id)
+        world.path.rename(world.base / "real")
+        shutil.copytree(world.base / "real", world.path)  # other inodes: not the files that were put there
+        job = world.service.restore(run_id, None, actor="test")
+        assert (job.state, job.records, job.skipped) == ("succeeded", 0, {"changed": 4})
+        assert job.failed[0].message.startswith("what lies in quarantine")
+        assert world.service.get_run(run_id).in_quarantine.records == 4
+        shutil.rmtree(world.path)
+        (world.base / "real").rename(world.path)
+        job = world.service.restore(run_id, None, actor="test")
+        assert (job.records, job.skipped) == (4, {})
+        assert world.names() == names
+
+    def test_a_copy_in_its_place_is_not_purged_and_ends_nothing(self, world: World) -> None:
+        world.fill(4, cls=("corrupt", "short"))
+        run_id = int(world.run(CORRUPT).id)
+        world.path.rename(world.base / "real")
+        shutil.copytree(world.base / "real", world.path)
+        job = world.service.purge(run_id, None, actor="test")
+        assert (job.state, job.records, job.skipped) == ("succeeded", 0, {"changed": 4})
+        assert len(world.quarantined()) == 4
+        assert world.service.get_run(run_id).in_quarantine.records == 4
+        shutil.rmtree(world.path)
+        (world.base / "real").rename(world.path)
+        job = world.service.purge(run_id, None, actor="test")
+        assert (job.records, job.skipped) == (4, {})
+        assert world.service.get_run(run_id).purged.records == 4
+
+    def test_a_purge_by_the_clock_that_met_a_copy_waits_a_day(self, world: World) -> None:
+        world.fill(2, cls=("corrupt", "short"))
+        world.run(CORRUPT, quarantine_for="1d")
+        world.path.rename(world.base / "real")
+        shutil.copytree(world.base / "real", world.path)
+        now = world.clock() + 86_401
+        world.clock.forward(86_401)
+        assert world.service.purge_expired(now) == 1
+        assert world.service.purge_expired(now + 3_700) == 0
+        world.clock.forward(86_401)
+        assert world.service.purge_expired(now + 86_401) == 1
+
+    def test_what_was_deleted_by_hand_in_the_right_directory_has_vanished(self, world: World) -> None:
+        world.fill(3, cls=("corrupt", "short"))
+        run = world.run(CORRUPT)
+        shutil.rmtree(world.path / ".tierkeeper" / "quarantine")
+        job = world.service.restore(int(run.id), None, actor="test")
+        assert (job.state, job.records, job.skipped) == ("succeeded", 0, {"vanished": 3})
+        assert world.service.get_run(int(run.id)).in_quarantine.records == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from sqlalchemy import select
 from app.audit.tables import AuditEvent
 from app.cleanup.schemas import PolicyInput, PolicyPatch, SelectionInput
 from app.clock import parse_iso
-from app.errors import Conflict, InvalidInput, NotFound
+from app.errors import Conflict, InvalidInput, NotFound, StoreError
 from app.fleet.service import FleetService
+from app.records.facts import FileFact
 from app.scheduling.tables import Schedule
+from app.scheduling.work import Skipped
 from tests.unit.cleanup.support import START, World, name_of
 
 CORRUPT: list[dict[str, Any]] = [{"kind": "corrupt"}]
@@ -138,6 +141,54 @@ class TestPolicies:
             ("bob", "quarantine.restore"),
         ]
 
+    @pytest.mark.parametrize(("how", "state"), [("cancel", "cancelled"), ("away", "failed")])
+    def test_the_trail_tells_how_a_run_ended_that_did_not_go_to_its_end(
+        self, world: World, how: str, state: str
+    ) -> None:
+        world.fill(1500, cls=("corrupt", "short"))  # two chunks
+        judge = world.inventory.classify_now
+
+        def stop(store_id: int, facts: Sequence[FileFact]) -> list[tuple[str, str | None]]:
+            if len(facts) == 500:
+                world.clock.forward(2)
+                if how == "cancel":
+                    world.service.cancel_run(1, actor="bob")
+                else:
+                    raise StoreError("the store is away")
+            return judge(store_id, facts)
+
+        world.inventory.classify_now = stop  # type: ignore[method-assign]
+        run = world.service.start_policy_run(world.policy(CORRUPT), actor="alice")
+        assert run.state == state
+        with world.db.read() as session:
+            told = list(session.scalars(select(AuditEvent).where(AuditEvent.action == "cleanup.finish")))
+        assert [(e.actor, e.detail["state"], e.detail["removed_records"]) for e in told] == [
+            ("alice", state, run.removed.records)
+        ]
+        assert told[0].detail["planned_records"] == 1500
+
+    def test_a_queued_run_that_is_cancelled_has_its_end_in_the_trail(self, world: World) -> None:
+        policy = world.policy(CORRUPT)
+        world.runner.submit = lambda kind, work: None  # type: ignore[method-assign]  # every thread is busy
+        run = world.service.start_policy_run(policy, actor="alice")
+        assert world.service.cancel_run(int(run.id), actor="bob").state == "cancelled"
+        with world.db.read() as session:
+            (told,) = session.scalars(select(AuditEvent).where(AuditEvent.action == "cleanup.finish"))
+        assert (told.detail["state"], told.detail["planned_records"]) == ("cancelled", None)
+
+    def test_progress_at_the_end_is_all_that_was_done(self, world: World) -> None:
+        """The clock stands still: nothing but the first progress is written before the end."""
+        names = world.fill(2500, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        assert (plan.progress.done, plan.progress.unit) == (2500, "records planned")
+        for name in names[::10]:
+            world.inventory.classes[name] = ("current", None)
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert (run.removed.records, run.skipped) == (2250, {"reclassified": 250})
+        assert (run.progress.done, run.progress.total) == (2500, 2500)
+        job = world.service.restore(int(run.id), None, actor="test")
+        assert (job.progress.done, job.progress.total) == (2250, 2250)
+
 
 class TestSchedules:
     def test_a_cron_policy_has_its_schedule_row(self, world: World) -> None:
@@ -167,11 +218,13 @@ class TestSchedules:
 
     def test_disabled_and_blacked_out_policies_do_not_fire_by_themselves(self, world: World) -> None:
         off = world.policy(CORRUPT, enabled=False)
-        assert world.service.fire(off, {}, "schedule:1") is None
+        with pytest.raises(Skipped, match="switched off"):
+            world.service.fire(off, {}, "schedule:1")
         # 00:53 on a Monday lies in the window that began on Sunday
         assert parse_iso("2026-11-30T00:53:20Z") == START
         dark = world.policy(CORRUPT, blackouts=[{"start": "22:00", "end": "06:00", "days": [0]}])
-        assert world.service.fire(dark, {}, "schedule:1") is None
+        with pytest.raises(Skipped, match="must not run at this time"):
+            world.service.fire(dark, {}, "schedule:1")
         assert world.service.fire(dark, {}, "user:alice") is not None, "run now means now"
         world.clock.forward(7 * 3600)
         assert world.service.fire(dark, {}, "schedule:1") is not None
@@ -186,6 +239,7 @@ class TestSchedules:
     def test_a_layout_change_calls_its_policies_at_once_and_once_more(self, world: World) -> None:
         world.fill(1, cls=("corrupt", "short"))
         world.policy(CORRUPT, schedule="@layout-change")
+        world.policy(CORRUPT, schedule="0 3 * * *")
         world.policy(CORRUPT, schedule="@layout-change", enabled=False)
         world.policy(CORRUPT)
         started = world.service.on_layout_change(world.store_id)
@@ -208,6 +262,7 @@ class TestCapacity:
         run = world.run([{"kind": "capacity", "high": 600, "low": 1}], protect={"written_within": "30d"})
         assert (run.verdict, run.removed.records) == ("insufficient", 0)
         assert "goal was not reached" in run.notes[0]
+        assert "640 B are protected (written_within)" in run.notes[0]
         assert world.names() == set(names)
 
     def test_down_to_the_low_mark(self, world: World) -> None:

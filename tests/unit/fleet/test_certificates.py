@@ -12,7 +12,8 @@ import pytest
 from app.errors import InvalidInput
 from app.fleet import targets_file
 from app.fleet.clients import server_client
-from app.fleet.schemas import EngineCreate, EnginePatch, ProbeRequest, ServerCreate, ServerPatch
+from app.fleet.probe_schemas import ProbeRequest
+from app.fleet.schemas import EngineCreate, EnginePatch, ServerCreate, ServerPatch
 from tests.support.authorities import Authority
 from tests.unit.fleet.support import Bench
 from tests.unit.wire.raw_http import RawServer, capture, reply

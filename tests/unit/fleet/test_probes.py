@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 
 from app.errors import InvalidInput, TargetError
 from app.fleet.addresses import parse_address
+from app.fleet.probe_schemas import ProbeRequest
 from app.fleet.probes import Findings, judge
-from app.fleet.schemas import EngineCreate, ProbeRequest, ServerCreate
+from app.fleet.schemas import EngineCreate, ServerCreate
 from app.lmcache.metrics import parse_metrics, server_metrics
 from app.lmcache.status import parse_status
+from app.vllm.facts import EngineFacts
 from app.vllm.metrics import engine_metrics
 from tests.unit.fleet.support import Bench
 from tests.unit.telemetry.support import captured_engine, captured_server
@@ -64,9 +69,21 @@ class TestJudge:
         assert view.suggested_url == "http://gpu-1:8080"
         assert "404" in view.evidence[1]
 
-    def test_a_coordinator(self) -> None:
-        view = judge(ADDRESS, Findings(greeting="LMCache Coordinator"))
+    def test_a_coordinator_names_the_cache_servers_to_enter_instead(self) -> None:
+        members = (("10.0.0.5", 8080), ("fd00::7", 8081), ("cache-b", 8080), ("10.0.0.5", 8080), ("a b", 1))
+        view = judge(ADDRESS, Findings(members=members, errors={"/": MISSING, "/status": MISSING}))
         assert (view.kind, view.register_as) == ("lmcache_coordinator", None)
+        assert view.suggested_urls == ["http://10.0.0.5:8080", "http://[fd00::7]:8081", "http://cache-b:8080"]
+        assert view.suggested_url == "http://10.0.0.5:8080"
+        assert "holds no cache" in view.detail
+
+    def test_a_coordinator_beside_its_servers_or_without_any(self) -> None:
+        beside = judge(ADDRESS, Findings(members=(("127.0.0.1", 8080), ("0.0.0.0", 8081))))
+        assert beside.suggested_urls == ["http://gpu-1:8080", "http://gpu-1:8081"]
+        alone = judge(ADDRESS, Findings(members=()))
+        assert (alone.kind, alone.suggested_url, alone.suggested_urls) == ("lmcache_coordinator", None, [])
+        assert "by default port 8080" in alone.detail
+        assert "None is registered" in alone.detail
 
     def test_engines(self) -> None:
         attached = judge(ADDRESS, engine_found())
@@ -77,10 +94,28 @@ class TestJudge:
         plain = judge(ADDRESS, engine_found(engine_metrics=replace(metrics, lookup_seconds_count=None)))
         assert plain.kind == "vllm"
         assert "No KV connector" in plain.detail
-        inside = replace(metrics, lookup_seconds_count=None, in_process={"lmcache:num_hit_tokens_total": 1.0})
-        view = judge(ADDRESS, engine_found(engine_metrics=inside))
-        assert view.kind == "vllm_with_connector"
+
+    def test_an_engine_with_lmcache_inside(self) -> None:
+        metrics = engine_found().engine_metrics
+        assert metrics is not None
+        bare = replace(metrics, lookup_seconds_count=None)
+        counted = replace(bare, in_process={"lmcache:num_hit_tokens_total": 1.0})
+        view = judge(ADDRESS, engine_found(engine_metrics=counted))
+        assert (view.kind, view.register_as, view.suggested_url) == ("vllm_in_process", "engine", ADDRESS.url)
         assert "runs inside it" in view.detail
+        assert "no server to add" in view.detail
+        assert "PROMETHEUS_MULTIPROC_DIR" not in view.detail
+        silent = engine_found(engine_metrics=bare, facts=EngineFacts(kv_connector="LMCacheConnectorV1"))
+        view = judge(ADDRESS, silent)
+        assert view.kind == "vllm_in_process"
+        assert "PROMETHEUS_MULTIPROC_DIR is missing" in view.detail
+
+    def test_a_message_port(self) -> None:
+        zeromq = TargetError("unreadable", "gpu-1:5555 is a ZeroMQ port (LMCache's message port)")
+        address = parse_address("http://gpu-1:5555")
+        view = judge(address, Findings(errors={"/": zeromq, "/status": zeromq}))
+        assert (view.kind, view.register_as) == ("lmcache_message_port", None)
+        assert view.suggested_urls == ["http://gpu-1:8080"]
 
     @pytest.mark.parametrize(
         ("kind", "words"),
@@ -93,11 +128,11 @@ class TestJudge:
 
     def test_something_else(self) -> None:
         view = judge(ADDRESS, Findings(errors={"/status": MISSING}))
-        assert (view.kind, view.suggested_url) == ("other", None)
+        assert (view.kind, view.register_as) == ("other", None)
+        assert view.suggested_urls == ["http://gpu-1:8080", "http://gpu-1:8000"]
 
 
-@pytest.fixture
-def odd_port() -> Iterator[int]:
+def speaking_first(greeting: bytes) -> Iterator[int]:
     """Something that answers, but does not speak HTTP."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(10)
@@ -109,7 +144,7 @@ def odd_port() -> Iterator[int]:
             except OSError:
                 return
             with connection:
-                connection.sendall(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL\r\n\r\n")
+                connection.sendall(greeting)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -119,11 +154,67 @@ def odd_port() -> Iterator[int]:
     thread.join(5)
 
 
+@pytest.fixture
+def odd_port() -> Iterator[int]:
+    yield from speaking_first(b"SSH-2.0-OpenSSH_9.9\r\n")
+
+
+@pytest.fixture
+def message_port() -> Iterator[int]:
+    yield from speaking_first(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL")
+
+
+class Coordinator(BaseHTTPRequestHandler):
+    """LMCache's coordinator as its sources answer: neither ``/`` nor ``/status``, only a list and its own health."""
+
+    def do_GET(self) -> None:
+        known = {
+            "/healthz": {"status": "healthy"},
+            "/instances": {"instances": [{"instance_id": "mp-1", "ip": "10.0.0.5", "http_port": 8080, "mq_port": 0}]},
+        }
+        body = json.dumps(known.get(self.path, {"detail": "Not Found"})).encode()
+        self.send_response(200 if self.path in known else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def coordinator() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Coordinator)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
 class TestProbe:
+    def test_a_coordinator(self, bench: Bench, coordinator: str) -> None:
+        view = bench.fleet.probe(ProbeRequest(url=coordinator))
+        assert (view.kind, view.suggested_urls) == ("lmcache_coordinator", ["http://10.0.0.5:8080"])
+        assert "GET /instances lists 1 cache server" in view.evidence
+        told = bench.fleet.advice("server", ServerCreate(url=coordinator)) or ""
+        assert "an LMCache coordinator" in told
+        assert "Enter http://10.0.0.5:8080 instead." in told
+
     def test_a_port_that_does_not_speak_http(self, bench: Bench, odd_port: int) -> None:
         view = bench.fleet.probe(ProbeRequest(url=f"http://127.0.0.1:{odd_port}"))
         assert (view.kind, view.register_as) == ("other", None)
         assert view.evidence
+        assert view.suggested_urls == ["http://127.0.0.1:8080", "http://127.0.0.1:8000"]
+
+    def test_a_message_port_is_named_and_gets_no_http(self, bench: Bench, message_port: int) -> None:
+        view = bench.fleet.probe(ProbeRequest(url=f"http://127.0.0.1:{message_port}"))
+        assert (view.kind, view.suggested_url) == ("lmcache_message_port", "http://127.0.0.1:8080")
+        told = bench.fleet.advice("server", ServerCreate(url=f"http://127.0.0.1:{message_port}")) or ""
+        assert "the message port of an LMCache server" in told
+        assert "Enter http://127.0.0.1:8080 instead." in told
 
     def test_nothing_listens(self, bench: Bench) -> None:
         with socket.socket() as reserved:
@@ -134,6 +225,55 @@ class TestProbe:
     def test_forbidden_addresses_are_not_asked(self, bench: Bench) -> None:
         with pytest.raises(InvalidInput, match="link-local"):
             bench.fleet.probe(ProbeRequest(url="http://169.254.169.254"))
+
+
+class Listener(BaseHTTPRequestHandler):
+    """Notes what came along with each call."""
+
+    heard: ClassVar[list[tuple[str | None, str | None]]] = []
+
+    def do_GET(self) -> None:
+        self.heard.append((self.headers.get("Authorization"), self.headers.get("X-Tenant")))
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def listeners() -> Iterator[tuple[str, str]]:
+    """Two addresses of something that listens."""
+    Listener.heard.clear()
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Listener) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield (f"http://127.0.0.1:{servers[0].server_port}", f"http://127.0.0.1:{servers[1].server_port}")
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+class TestSaved:
+    """What is asked from the form of a target that is saved already."""
+
+    def test_its_key_and_headers_go_to_its_own_address_only(self, bench: Bench, listeners: tuple[str, str]) -> None:
+        here, elsewhere = listeners
+        body = ServerCreate(url=here, api_key="saved", headers={"X-Tenant": "red"})
+        saved = ("server", int(bench.fleet.create_server(body, actor="a").id))
+        bench.fleet.probe(ProbeRequest(url=here), saved=saved)  # type: ignore[arg-type]
+        assert set(Listener.heard) == {("Bearer saved", "red")}
+        Listener.heard.clear()
+        bench.fleet.probe(ProbeRequest(url=elsewhere), saved=saved)  # type: ignore[arg-type]
+        assert set(Listener.heard) == {(None, None)}
+        Listener.heard.clear()
+        typed = ProbeRequest(url=here, api_key="typed", headers={"X-Tenant": "blue"})
+        bench.fleet.probe(typed, saved=saved)  # type: ignore[arg-type]
+        assert set(Listener.heard) == {("Bearer typed", "blue")}
+        Listener.heard.clear()
+        bench.fleet.probe(ProbeRequest(url=here))
+        assert set(Listener.heard) == {(None, None)}
 
 
 class TestAdvice:

@@ -6,9 +6,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.clock import iso
 from app.errors import BadToken, Conflict, InvalidInput, NotFound
 from app.fleet.live import ServerLive
-from app.fleet.schemas import EngineCreate, L2View, ServerCreate, ServerPatch
+from app.fleet.schemas import EngineCreate, L2View, LightView, ServerCreate, ServerPatch
 from app.fleet.tables import HealthChange, Server
 from tests.unit.fleet.support import Bench
 
@@ -171,8 +172,8 @@ class TestForget:
 class TestViews:
     def test_join_the_last_reading_with_its_age(self, bench: Bench) -> None:
         made = bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a")
-        bench.fleet.mark_data_path_proven(int(made.id), bench.clock.now - 100)
-        bench.fleet.mark_data_path_proven(int(made.id), bench.clock.now - 200)
+        bench.fleet.mark_data_path(int(made.id), bench.clock.now - 100, right=True, by="acceptance run 1")
+        bench.fleet.mark_data_path(int(made.id), bench.clock.now - 200, right=True, by="acceptance run 2")
         l2 = L2View(
             adapter="fs", base_path="/srv/kv", usage_bytes=None, max_capacity_bytes=None, evicts=False, store_id=None
         )
@@ -185,6 +186,42 @@ class TestViews:
         assert view.health.http_up is True
         assert view.health.data_path_proven_at == "2026-11-30T00:51:40.000Z"
         assert view.l2[0].store_id is None
+
+    def test_four_lights_each_with_its_reason_and_since(self, bench: Bench) -> None:
+        ident = int(bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a").id)
+        lights = bench.fleet.get_server(ident).health.lights
+        assert [(light.name, light.value) for light in lights] == [
+            ("http_up", None),
+            ("engine_up", None),
+            ("engines_registered", None),
+            ("data_path", None),
+        ]
+        assert [light.reason for light in lights[:3]] == ["not polled yet"] * 3
+        seen = LightView(
+            name="http_up", value=True, reason="the server answers over HTTP", since="2026-11-30T00:00:00Z"
+        )
+        bench.live.servers[ident] = ServerLive(http_up=True, lights=(seen,))
+        assert bench.fleet.get_server(ident).health.lights[0] == seen
+
+    def test_the_data_path_is_what_the_last_test_of_it_found(self, bench: Bench) -> None:
+        ident = int(bench.fleet.create_server(ServerCreate(url="http://gpu-1:8080"), actor="a").id)
+
+        def light() -> tuple[bool | None, str, str | None]:
+            found = bench.fleet.get_server(ident).health.lights[3]
+            return found.value, found.reason, found.since
+
+        assert light() == (None, "no acceptance run and no canary has read records back yet", None)
+        now = bench.clock.now
+        bench.fleet.mark_data_path(ident, now - 300, right=True, by="acceptance run 7")
+        assert light() == (True, "acceptance run 7 read records back right", iso(now - 300))
+        bench.fleet.mark_data_path(ident, now - 100, right=False, by="canary run 2")
+        assert light() == (False, "canary run 2 read back something else than the engine computes", iso(now - 100))
+        assert bench.fleet.get_server(ident).health.data_path_proven_at == iso(now - 300)
+        # one that ends later, but of an older time, changes nothing
+        bench.fleet.mark_data_path(ident, now - 200, right=True, by="acceptance run 8")
+        assert light()[0] is False
+        bench.fleet.mark_data_path(ident, now, right=True, by="acceptance run 9")
+        assert light() == (True, "acceptance run 9 read records back right", iso(now))
 
     def test_pages_by_name_with_filters(self, bench: Bench) -> None:
         for n in range(5):

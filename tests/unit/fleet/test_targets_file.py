@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.errors import Conflict, InvalidInput, TierkeeperError
-from app.fleet import targets_file
+from app.fleet import targets_file, targets_reading
 from app.fleet.schemas import ServerCreate
 from tests.unit.fleet.support import Bench
 
@@ -147,7 +147,7 @@ class TestErrors:
         (tmp_path / "latin.yaml").write_bytes(b"\xff\xfe\xfa")
         with pytest.raises(InvalidInput, match="UTF-8"):
             apply(bench, tmp_path / "latin.yaml")
-        (tmp_path / "huge.yaml").write_bytes(b"#" * (targets_file.MAX_BYTES + 1))
+        (tmp_path / "huge.yaml").write_bytes(b"#" * (targets_reading.MAX_BYTES + 1))
         with pytest.raises(InvalidInput, match="larger"):
             apply(bench, tmp_path / "huge.yaml")
 

@@ -51,6 +51,7 @@ def test_a_data_directory_without_a_panel_is_named_and_none_is_made(
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert "TIERKEEPER_DATA_DIR: 'var' holds no database of a panel" in said.err
+    assert "tierkeeper migrate" in said.err and "tierkeeper target add --name NAME --server NAME store DIR" in said.err
     assert list(here.iterdir()) == []
 
 

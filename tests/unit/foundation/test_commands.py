@@ -6,15 +6,24 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
+from pwdlib import PasswordHash
+from pwdlib.hashers.argon2 import Argon2Hasher
+from structlog.testing import capture_logs
+
+from app.commands.serve import tell_of_sandbox
+from app.fleet.sandbox import SandboxTarget
+from app.services import Services
 
 PROGRAM = [sys.executable, "-m", "app"]
 
@@ -167,6 +176,43 @@ class TestExitStatus:
             stdin="long enough\n",
         )
         assert json.loads(made.stdout)["username"] == "olga"
+
+    def test_a_forgotten_password_is_set_again(self, tmp_path: Path) -> None:
+        created = run(tmp_path, "user", "create", "--username", "olga", "--role", "viewer", stdin="long enough\n")
+        assert created.returncode == 0, created.stderr
+        (tmp_path / "new").write_text("another one\n")
+        done = run(tmp_path, "user", "password", "--username", "olga", "--password-file", str(tmp_path / "new"))
+        assert done.stdout == "password of olga set; signed out everywhere\n", done.stderr
+        with closing(sqlite3.connect(tmp_path / "tierkeeper.db")) as db:
+            (hashed,) = db.execute("select password_hash from user_account where username = 'olga'").fetchone()
+            trail = db.execute("select action, detail from audit_event order by id").fetchall()
+        assert PasswordHash((Argon2Hasher(),)).verify("another one", hashed)
+        assert trail[-1][0] == "user.update"
+        assert "another one" not in trail[-1][1]
+        stranger = run(tmp_path, "user", "password", "--username", "igor", stdin="long enough\n")
+        assert stranger.returncode == 2
+        assert "there is no user 'igor'; known: olga" in stranger.stderr
+
+
+class _Sandboxed:
+    """Services with a sandbox's targets, as far as `tell_of_sandbox` looks."""
+
+    def __init__(self, *targets: SandboxTarget) -> None:
+        self.fleet = self
+        self._targets = list(targets)
+
+    def sandbox_targets(self) -> list[SandboxTarget]:
+        return self._targets
+
+
+def test_serve_says_how_to_be_rid_of_a_sandbox_that_does_not_run() -> None:
+    with capture_logs() as lines:
+        tell_of_sandbox(cast("Services", _Sandboxed()))
+    assert lines == []
+    with capture_logs() as lines:
+        tell_of_sandbox(cast("Services", _Sandboxed(SandboxTarget("engine", 1, "atlas-8b"))))
+    assert lines[0]["targets"] == ["atlas-8b"]
+    assert "Remove the sandbox" in lines[0]["way_out"]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from app.alerts.runbooks import PAGE, RUNBOOKS
 from app.checks.base import Verdict as CheckVerdict
 from app.checks.rules import ALL
 from app.cleanup.chunks import STATES
-from app.cleanup.policy import REASONS, Select
+from app.cleanup.policy import DEFAULT_REASONS, REASONS, Select
 from app.cleanup.schemas import LimitsView, PolicyInput, ProtectView
 from app.cleanup.schemas import Verdict as CleanupVerdict
 from app.cli import cli
@@ -127,6 +127,51 @@ def test_every_alarm_rule_has_a_runbook_that_exists() -> None:
     assert set(RUNBOOKS) == set(RULES)
     there = anchors(PAGES[PAGE])
     assert {rule: to for rule, to in RUNBOOKS.items() if to.partition("#")[2] not in there} == {}
+
+
+def test_the_way_to_a_page_starts_in_the_side_bar() -> None:
+    titles = {item.title for item in NAV}
+    for name, text in PAGES.items():
+        ways = re.findall(r"\*([A-Z][a-z]+) → ", text)
+        assert [way for way in ways if way not in titles] == [], name
+
+
+def test_wrong_answers_are_over_when_what_keep_it_safe_takes_is_gone() -> None:
+    runbook = PAGES[PAGE].split("## Answers look wrong")[1].split("## ")[0].split("*Over when*")[1]
+    must_go, may_stay = runbook.split("Incompatible ones")
+    taken = DEFAULT_REASONS["incompatible"]
+    assert [reason for reason in (*taken, "derived") if f"`{reason}`" not in must_go] == []
+    assert [reason for reason in set(REASONS["incompatible"]) - taken if f"`{reason}`" not in may_stay] == []
+
+
+def test_pages_lead_to_the_runbooks_of_their_troubles() -> None:
+    there = anchors(PAGES[PAGE])
+    templates = {path.name: path.read_text("utf-8") for path in (ROOT / "templates").rglob("*.html")}
+    linked = {
+        (name, anchor)
+        for name, text in templates.items()
+        for call in re.findall(r"ui\.runbooks\(\[(.*?)\]\)", text, re.DOTALL)
+        for anchor in re.findall(r"""\(\s*["']([\w-]+)["'],""", call)
+    }
+    assert {link for link in linked if link[1] not in there} == set()
+    # The troubles that everybody meets: from a page of the thing, and (but for upgrades) from an alarm.
+    common = {
+        "disk-is-full", "hit-rate-fell", "l1-evicts-all-the-time", "answers-look-wrong", "after-an-upgrade",
+        "isolated-ipc",
+    }  # fmt: skip
+    assert common <= {anchor for _, anchor in linked}
+    assert common - {to.partition("#")[2] for to in RUNBOOKS.values()} <= {"isolated-ipc"}
+    assert {"server.html", "engine.html", "store.html", "acceptance_run.html", "cleanup_run.html"} <= {
+        n for n, _ in linked
+    }
+
+
+def test_every_page_that_is_photographed_is_shown() -> None:
+    """Each page of `make screenshots` has its picture in docs/PAGES.md, but for forms and the manual itself."""
+    names = set(re.findall(r'^    "([\w-]+)": "', (ROOT / "scripts/screenshots.py").read_text("utf-8"), re.MULTILINE))
+    shown = set(re.findall(r"\(images/([\w-]+)\.webp\)", PAGES["PAGES.md"]))
+    assert len(names) > 40
+    assert names - shown == {"policy-new", "acceptance-new", "style", "help", "help-runbooks"}
 
 
 def test_every_page_of_the_side_bar_is_documented() -> None:

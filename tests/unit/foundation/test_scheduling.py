@@ -14,7 +14,7 @@ from app.scheduling.cron import last_due, next_firings, validate_cron, validate_
 from app.scheduling.runner import WorkKind, WorkRunner
 from app.scheduling.schemas import ScheduleInput, SchedulePatch
 from app.scheduling.service import SchedulingService, StartedWork
-from app.scheduling.work import WorkColumns
+from app.scheduling.work import Skipped, WorkColumns
 from tests.unit.foundation.conftest import FrozenClock
 
 
@@ -36,7 +36,7 @@ class Harness:
     def fire(self, target: int, options: Mapping[str, Any], actor: str) -> StartedWork | None:
         self.fired.append((target, actor))
         with self.db.write() as session:
-            row = ScheduledJob(created_at=self.clock(), state=self.state)
+            row = ScheduledJob(created_at=self.clock(), state=self.state, owner=self.runner.owner)
             session.add(row)
             session.flush()
             return StartedWork("job", row.id)
@@ -127,6 +127,19 @@ class TestFiring:
             harness.service.start()
             harness.service.stop()
         assert harness.outcomes(schedule) == ["late"]
+        (firing,) = harness.service.recent_firings(5)
+        assert firing.detail == "3 firings were missed while no panel ran, made up once"
+
+    def test_a_firing_that_is_not_to_start_now_is_seen_with_its_reason(self, harness: Harness) -> None:
+        def skip(target_id: int, options: Mapping[str, Any], actor: str) -> StartedWork | None:
+            raise Skipped("not at night")
+
+        harness.service.register("scan", skip, harness.check)
+        schedule = harness.make()
+        assert not harness.service.fire(schedule, 1.0)
+        last = harness.service.get(schedule).last_firing
+        assert last is not None
+        assert (last.outcome, last.detail) == ("skipped", "not at night")
 
     def test_nothing_from_before_creation_or_resume_is_made_up(self, harness: Harness) -> None:
         schedule = harness.make(paused=True)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
+import signal
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +12,8 @@ import pytest
 from app.database import Base, Database
 from app.errors import StoreError
 from app.scheduling import runner as runner_module
-from app.scheduling.runner import WorkContext, WorkKind, WorkRunner, owner_alive, process_identity, request_cancel
+from app.scheduling.owners import LOCK_FILE, Owners, process_identity
+from app.scheduling.runner import WorkContext, WorkKind, WorkRunner
 from app.scheduling.work import WorkColumns
 from tests.unit.foundation.conftest import FrozenClock
 
@@ -97,8 +102,8 @@ def test_cancel_reaches_a_running_job_and_a_queued_one(db: Database, clock: Froz
     job, waiting = queue(db, clock), queue(db, clock)
     runner.submit("job", job)
     assert started.wait(5)
-    request_cancel(db, clock, Job, job)
-    request_cancel(db, clock, Job, waiting)
+    runner.cancel("job", job)
+    runner.cancel("job", waiting)
     runner.stop()
     assert load(db, job).state == "cancelled"
     assert load(db, waiting).state == "cancelled"
@@ -127,16 +132,118 @@ def test_a_row_of_a_dead_process_is_settled_then_interrupted(
     settled: list[int] = []
     runner.register(WorkKind("job", Job, lambda context: None, recover=settled.append))
     mine = queue(db, clock, state="running", owner=runner.owner)
-    host, pid, _ = runner.owner.rsplit(":", 2)
-    reused_pid = queue(db, clock, state="running", owner=f"{host}:{pid}:1")
+    before_locks = process_identity(1).rsplit(":", 1)[0]
+    reused_pid = queue(db, clock, state="running", owner=f"{before_locks}:1")
     other_host = queue(db, clock, state="running", owner="elsewhere:1:1")
+    none = queue(db, clock, state="running", owner=None)
     runner.recover()
-    assert settled == [reused_pid]
-    assert load(db, reused_pid).state == "interrupted"
+    assert settled == [reused_pid, other_host, none]
+    assert [load(db, job).state for job in settled] == ["interrupted"] * 3
     assert load(db, mine).state == "running"
-    assert load(db, other_host).state == "running"
 
 
-def test_owner_identity() -> None:
-    assert owner_alive(process_identity(1)) or process_identity(1).endswith("gone")
-    assert not owner_alive(None)
+def dies_holding(db: Database) -> tuple[str, Callable[[], None]]:
+    """Another process that holds its byte; what it is called in rows, and how it is killed."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        owners = Owners(db)
+        owners.hold()
+        os.write(writer, owners.me.encode())
+        signal.pause()
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        name = os.read(said.fileno(), 500).decode()
+
+    def kill() -> None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    return name, kill
+
+
+def test_a_process_is_told_by_its_lock_whatever_its_host_is_called(db: Database, runner: WorkRunner) -> None:
+    name, kill = dies_holding(db)
+    # A container that was made anew: another host name, the same pid and perhaps the same start.
+    elsewhere = f"recreated:1:1#{name.rpartition('#')[2]}"
+    try:
+        assert runner.alive(name)
+        assert runner.alive(elsewhere)
+    finally:
+        kill()
+    assert not runner.alive(name)
+    assert not runner.alive(elsewhere)
+
+
+def test_two_rows_of_one_process_name_but_another_lock_are_two_processes(db: Database) -> None:
+    first, second = Owners(db), Owners(db)
+    first.hold()
+    assert first.me.partition("#")[0] == second.me.partition("#")[0]
+    assert second.alive(first.me)
+    assert not first.alive(second.me), "it has not claimed anything"
+    first.let_go()
+    assert not second.alive(first.me)
+
+
+def test_a_lock_file_that_was_removed_is_made_and_held_again(db: Database, tmp_path: Path) -> None:
+    mine, other = Owners(db), Owners(db)
+    mine.hold()
+    (tmp_path / LOCK_FILE).unlink()
+    assert not other.alive(mine.me)
+    mine.hold()
+    assert other.alive(mine.me)
+
+
+def test_without_locks_a_process_is_told_by_host_and_pid(db: Database, tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).symlink_to(tmp_path / "nowhere" / "at all")
+    owners = Owners(db)
+    owners.hold()
+    assert owners.me == process_identity(os.getpid())
+    assert Owners(db).alive(owners.me)
+
+
+def test_cancel_ends_a_row_whose_process_is_gone(db: Database, clock: FrozenClock, runner: WorkRunner) -> None:
+    ended: list[tuple[int, str]] = []
+    runner.register(
+        WorkKind("job", Job, lambda context: None, ended=lambda session, job, state: ended.append((job, state)))
+    )
+    name, kill = dies_holding(db)
+    job, waiting = queue(db, clock, state="running", owner=name), queue(db, clock)
+    try:
+        runner.cancel("job", job)
+        assert load(db, job).state == "running", "it lives: it stops by itself"
+    finally:
+        kill()
+    runner.cancel("job", job)
+    runner.cancel("job", waiting)
+    assert load(db, job).state == "interrupted"
+    assert ended == [(job, "interrupted"), (waiting, "cancelled")]
+
+
+def test_a_row_that_cannot_be_settled_is_tried_again(db: Database, clock: FrozenClock, runner: WorkRunner) -> None:
+    troubles = [StoreError("the database is away")]
+
+    def recover(job: int) -> None:
+        if troubles:
+            raise troubles.pop()
+
+    runner.register(WorkKind("job", Job, lambda context: None, recover=recover))
+    job = queue(db, clock, state="running", owner="elsewhere:1:1")
+    runner.recover()
+    row = load(db, job)
+    assert (row.state, row.owner) == ("running", "elsewhere:1:1")
+    runner.recover()
+    assert load(db, job).state == "interrupted"
+
+
+def test_the_last_progress_is_written_with_the_end(db: Database, clock: FrozenClock, runner: WorkRunner) -> None:
+    def count(context: WorkContext) -> None:
+        for done in range(1, 11):
+            context.progress(done, 10, "things")  # the clock stands still: only the first is written at once
+
+    runner.register(WorkKind("job", Job, count))
+    job = queue(db, clock)
+    runner.run_here("job", job)
+    row = load(db, job)
+    assert (row.progress_done, row.progress_total, row.progress_unit) == (10, 10, "things")

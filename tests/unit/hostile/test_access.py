@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -223,6 +227,55 @@ class TestLimits:
         assert answer.status_code == 413
         assert answer.json()["type"].endswith("too_large") or answer.json()["title"] == "Content Too Large"
 
+    @pytest.mark.parametrize("told", [True, False])
+    def test_a_client_that_goes_on_sending_hears_why_it_is_refused(self, panel: Panel, told: bool) -> None:
+        """A connection closed under a client that sends is a broken pipe to it, and the answer is lost."""
+        body = b" " * (24 * 1024 * 1024)
+        address = urlsplit(panel.url)
+        for _ in range(3):
+            connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=30)
+            with contextlib.closing(connection):
+                connection.request(
+                    "POST", "/api/v1/tokens", body if told else iter([body]), encode_chunked=not told,
+                    headers={"Content-Length": str(len(body))} if told else {"Transfer-Encoding": "chunked"},
+                )  # fmt: skip
+                answer = connection.getresponse()
+                assert answer.status == 413
+                assert "larger than" in json.load(answer)["detail"]
+
     def test_too_many_headers(self, panel: Panel) -> None:
         answer = panel.client().get("/api/v1/me", headers={f"X-{n}": "y" * 900 for n in range(50)})
         assert answer.status_code in (400, 431)
+
+
+def test_secure_cookies_behind_a_proxy_that_ends_tls(tmp_path: Path) -> None:
+    """The browser speaks https to the proxy, the proxy http to the panel: the cookie is bound to host and https, comes
+    back, and goes at the end."""
+    environment = {"SECURE_COOKIES": "true", "TRUSTED_PROXIES": "127.0.0.1", "PUBLIC_URL": "https://panel.example"}
+    told = {"Host": "panel.example", "X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
+    with (
+        running_panel(tmp_path / "var", POLL_SECONDS="3600", **environment) as panel,
+        httpx.Client(base_url=panel.url, headers={**told, "Origin": "https://panel.example"}) as client,
+    ):
+        answer = client.post("/login", data={"username": "admin", "password": ADMIN_PASSWORD})
+        assert answer.status_code == 303, answer.text
+        cookie = answer.headers["set-cookie"]
+        name, _, rest = cookie.partition("=")
+        assert name == "__Host-tierkeeper"
+        parts = {part.strip().lower() for part in rest.split(";")[1:]}
+        assert {"secure", "httponly", "path=/", "samesite=lax"} <= parts
+        assert not any(part.startswith("domain") for part in parts)
+        sent = {"Cookie": f"{name}={rest.split(';')[0]}"}
+        assert client.get("/", headers=sent).status_code == 200
+        # The plain name is nobody's session: what an attacker beside us sets over http is not looked at.
+        plain = {"Cookie": f"tierkeeper={rest.split(';')[0]}"}
+        assert client.get("/", headers=plain).status_code == 303
+        # Its own pages may change things; those of the plain-http address may not.
+        wrong = client.post("/logout", headers={**sent, "Origin": "http://panel.example"})
+        assert wrong.status_code == 403
+        assert client.get("/", headers=sent).status_code == 200
+        gone = client.post("/logout", headers=sent)
+        assert gone.status_code == 303
+        assert "__Host-tierkeeper=" in gone.headers["set-cookie"]
+        assert "secure" in gone.headers["set-cookie"].lower()
+        assert client.get("/", headers=sent).status_code == 303

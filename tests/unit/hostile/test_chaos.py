@@ -1,37 +1,24 @@
-"""A short chaos run on the sandbox; `make chaos` runs half an hour. The disk it fills is a small one of its own."""
+"""A short chaos run on the sandbox and a small disk of its own. On real servers: `tests/real/test_chaos.py`."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.sandbox import SandboxThread
 from tests.support.chaos import SandboxStack, run_chaos
+from tests.support.disk import small_disk
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "20"))
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 128 MB where this user may mount one; else a folder, and no disk is filled."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    yield place
-    if mounted.returncode == 0:
-        subprocess.run(["umount", "--lazy", str(place)], check=False)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900 + 2 * SECONDS)
-def test_nothing_is_lost_and_nothing_wrong_is_deleted(tmp_path: Path, disk: Path) -> None:
-    with SandboxThread(disk / "sandbox") as sandbox:
+def test_nothing_is_lost_and_nothing_wrong_is_deleted(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with small_disk(disk, 128), SandboxThread(disk / "sandbox") as sandbox:
         sandbox.prime(20)
         sandbox.traffic()
         stack = SandboxStack(sandbox)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -73,7 +74,9 @@ class Fuzzer:
         session = requests.Session()
         session.trust_env = False
         if role is not None:
-            token = stage.panel.services.auth.create_token(TokenInput(name=f"fuzz-{role}", role=role), actor="test")
+            # A name of its own each time: a test that is run again must not fail by the tokens of its first try.
+            name = f"fuzz-{role}-{secrets.token_hex(4)}"
+            token = stage.panel.services.auth.create_token(TokenInput(name=name, role=role), actor="test")
             session.headers["Authorization"] = f"Bearer {token.token}"
         return session
 

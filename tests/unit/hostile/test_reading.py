@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import MetaData
 
 from app.database import Database
-from tests.unit.api.test_every_route import routes
+from tests.unit.api.test_every_route import ENDLESS, routes
 from tests.unit.hostile.stage import Stage, peopled_panel
 
 #: What only people and their programs change. Polls, alarms, sessions and "last used" go on by themselves.
@@ -45,7 +45,7 @@ def test_no_get_changes_a_row(stage: Stage) -> None:
     assert set(before) == _WATCHED
     asked = 0
     for route in routes():
-        if "GET" not in (route.methods or ()):
+        if "GET" not in (route.methods or ()) or route.path in ENDLESS:
             continue
         path = route.path
         for part in path.split("{")[1:]:

@@ -13,7 +13,7 @@ import pytest
 from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate
 from app.sandbox import SandboxThread
 from tests.support.panel import Panel, running_panel
-from tests.unit.api.test_every_route import routes
+from tests.unit.api.test_every_route import ENDLESS, routes
 from tests.unit.hostile.stage import wait_for
 from tests.unit.hostile.targets import LIVE, MISBEHAVIOURS, SCRIPT, HostileHost
 
@@ -132,7 +132,11 @@ def _pages(scene: Scene) -> list[str]:
     ids = {"server_id": servers, "engine_id": engines, "store_id": ["1"]}
     found = []
     for route in routes():
-        if "GET" not in (route.methods or ()) or route.path.startswith("/api/v1") or route.path == "/metrics":
+        if (
+            "GET" not in (route.methods or ())
+            or route.path.startswith("/api/v1")
+            or route.path in {"/metrics", *ENDLESS}
+        ):
             continue
         names = [part.partition("}")[0] for part in route.path.split("{")[1:]]
         if any(name not in ids for name in names):

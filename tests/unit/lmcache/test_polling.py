@@ -9,6 +9,7 @@ import warnings
 from contextlib import suppress
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,82 @@ async def test_a_server_of_0_4_2_by_its_old_paths() -> None:
     assert first.metrics is None
     assert "GET /status" not in again
     assert second.status is not None
+
+
+class TwoPorts:
+    """A server without ``/metrics`` on its HTTP port, and what its Prometheus port answers."""
+
+    PORT = 9191
+
+    def __init__(self, beside: bytes, *, otlp: str | None = None) -> None:
+        config = json.loads(capture("server-with-engine/config.json"))
+        config["observability"] |= {"prometheus_port": self.PORT, "otlp_endpoint": otlp}
+        self.answers = {
+            "/healthcheck": capture("server-with-engine/healthcheck.json"),
+            "/status": capture("server-with-engine/status.json"),
+            "/version": capture("server-with-engine/version.txt"),
+            "/config": json.dumps(config).encode(),
+            "/config/adapters": capture("server-with-engine/config_adapters.json"),
+        }
+        self.beside = beside
+        self.asked: list[str] = []
+        self.beside_headers: list[httpx.Headers] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.port == self.PORT:
+            assert (request.method, request.url.path) == ("GET", "/metrics")
+            self.beside_headers.append(request.headers)
+            return httpx.Response(200, headers={"content-type": METRICS_TYPE}, stream=httpx.ByteStream(self.beside))
+        self.asked.append(f"{request.method} {request.url.path}")
+        body = self.answers.get(request.url.path)
+        kind = {"content-type": "application/json"}
+        if body is None:
+            return httpx.Response(404, headers=kind, stream=httpx.ByteStream(b'{"detail":"Not Found"}'))
+        return httpx.Response(200, headers=kind, stream=httpx.ByteStream(body))
+
+    async def poll(self, previous: ServerReading | None = None) -> ServerReading:
+        self.asked.clear()
+        self.beside_headers.clear()
+        transport = httpx.MockTransport(self)
+        headers = {"X-Tenant": "red"}
+        async with LMCacheClient(
+            "https://cache:8443", api_key="s3cret", headers=headers, transport=transport
+        ) as client:
+            return await poll_server(client, previous)
+
+
+async def test_metrics_on_another_port_are_read_there_and_nothing_secret_goes_along() -> None:
+    server = TwoPorts(capture("server-with-engine/metrics.txt"))
+    first = await server.poll()
+    (sent,) = server.beside_headers
+    assert "authorization" not in sent
+    assert "x-tenant" not in sent
+    assert first.metrics is not None
+    assert first.metrics.any_lmcache_series
+    assert first.metrics_reason is None
+    assert first.instance_id == first.metrics.instance_id
+    second = await server.poll(first)
+    assert second.metrics is not None
+    assert len(server.beside_headers) == 1
+    assert not set(ONCE) & set(server.asked)  # the boot is known by them, as ever
+
+
+async def test_what_answers_on_the_other_port_must_be_a_cache_server() -> None:
+    server = TwoPorts(b"go_goroutines 7\n")
+    reading = await server.poll()
+    assert reading.metrics is None
+    assert reading.metrics_reason is not None
+    assert "answered 404" in reading.metrics_reason
+    assert "on its Prometheus port 9191 neither" in reading.metrics_reason
+    assert "no series of a cache server" in reading.metrics_reason
+
+
+async def test_where_metrics_are_pushed_no_other_port_is_asked() -> None:
+    server = TwoPorts(capture("server-with-engine/metrics.txt"), otlp="http://collector:4317")
+    reading = await server.poll()
+    assert server.beside_headers == []
+    assert reading.pushes_metrics
+    assert reading.metrics_reason == "this server pushes its metrics to http://collector:4317 and has no /metrics"
 
 
 async def test_a_dead_server_is_asked_once_and_explained() -> None:

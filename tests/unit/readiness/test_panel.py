@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -105,6 +106,10 @@ def test_reports(site: Site) -> None:
         assert "engine-a" in answer.text
         assert "Correctness" in answer.text
     assert "sandbox" in answer.headers["content-security-policy"]
+    # On a phone the rows become blocks, and what their columns were called stands before them.
+    assert '<table class="words stack">' in answer.text and 'data-label="what to do"' in answer.text
+    assert re.search(r"<h1 class=\"\w+\">(Ready|Not ready|Unknown)</h1>", answer.text)
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", answer.text)
     assert site.admin.get(f"/api/v1/engines/{site.engine}/readiness/report.pdf").status_code == 404
 
 
@@ -135,7 +140,10 @@ def test_hooks_are_added_and_deleted_on_the_page(site: Site) -> None:
     start = site.browser.get("/acceptance/new").text
     assert "restarted_engine" in start
     assert ">both<" in start
-    assert site.browser.post(f"/acceptance/hooks/{hook['id']}/delete", headers=headers).status_code == 303
+    away = f"/acceptance/hooks/{hook['id']}/delete"
+    assert site.browser.post(away, headers=headers).status_code == 303
+    assert len(site.admin.get("/api/v1/hooks").json()["items"]) == 1, "its name was not typed"
+    assert site.browser.post(away, data={"confirm": "both"}, headers=headers).status_code == 303
     assert site.admin.get("/api/v1/hooks").json()["items"] == []
 
 

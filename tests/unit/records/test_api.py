@@ -183,3 +183,22 @@ def test_roles(api: Api) -> None:
     for method, path in (("POST", "/stores/1/scans"), ("POST", "/scans/1/cancel"), ("DELETE", "/stores/1/epochs/1")):
         assert viewer.request(method, path).status_code == 403
     assert viewer.get("/stores/1/records", headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_another_directory_is_told_and_accepted_by_an_admin_alone(api: Api) -> None:
+    api.room.scan()
+    viewer, operator, admin = (api.client(role) for role in ("viewer", "operator", "admin"))
+    assert viewer.get("/stores/1/directory").json()["state"] == "same"
+    api.room.root.rename(api.room.root.with_name("away"))
+    api.room.root.mkdir()
+    told = viewer.get("/stores/1/directory").json()
+    assert (told["state"], told["known"] != told["found"]) == ("another", True)
+    scan = operator.post("/stores/1/scans").json()
+    assert scan["state"] == "failed" and "mount it" in scan["error"]
+    assert operator.post("/stores/1/directory", json={"found": told["found"]}).status_code == 403
+    refused = admin.post("/stores/1/directory", json={"found": "1:1"})
+    assert refused.status_code == 422 and refused.json()["errors"][0]["field"] == "found"
+    assert list(api.room.root.iterdir()) == []
+    assert admin.post("/stores/1/directory", json={"found": told["found"]}).json()["state"] == "same"
+    assert operator.post("/stores/1/scans").json()["state"] == "succeeded"
+    assert viewer.get("/stores/9/directory").status_code == 404

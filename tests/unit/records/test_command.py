@@ -11,6 +11,11 @@ from typing import Any
 
 import pytest
 
+from app import migrate
+from app.clock import system_clock
+from app.fleet.schemas import StoreCreate
+from app.settings import load_settings
+from app.wiring import build_services
 from tests.unit.records.disk import NOW, record
 
 
@@ -48,8 +53,13 @@ def test_a_directory_is_scanned_and_scanned_again(tmp_path: Path) -> None:
     assert second["eviction"]["vanished_records"] == 1
     assert sorted(root.iterdir()) == before[1:], "nothing is written into the directory"
     shown = run(data, "l2", cwd=tmp_path)
-    assert shown.returncode == 0
+    assert shown.returncode == 0 and "not the directory" not in shown.stdout
     assert "5 records" in shown.stdout
+    assert "as df counts" in shown.stdout
+    root.rename(tmp_path / "away")
+    root.mkdir()
+    other = run(data, "l2", cwd=tmp_path)
+    assert "! not the directory of the last scan" in other.stdout and "0 records" in other.stdout
 
 
 @pytest.mark.parametrize(
@@ -68,3 +78,27 @@ def test_what_is_neither_store_nor_directory_is_a_usage_error(tmp_path: Path, ta
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_another_directory_at_a_stores_path_is_refused_and_accepted_by_saying_so(tmp_path: Path) -> None:
+    root, data = tmp_path / "l2", tmp_path / "var"
+    record(root, 1)
+    settings = load_settings({"TIERKEEPER_DATA_DIR": str(data)})
+    data.mkdir()
+    services = build_services(settings, system_clock)
+    migrate.upgrade(services.db, data)
+    services.fleet.create_store(StoreCreate(path=str(root), name="kv"), actor="test")
+    services.db.dispose()
+    assert summary(run(data, "kv", "--json"))["records"] == 1
+    root.rename(tmp_path / "away")
+    root.mkdir()
+    refused = run(data, "kv")
+    assert refused.returncode == 3 and "--accept-directory" in refused.stderr
+    assert list(root.iterdir()) == []
+    accepted = run(data, "kv", "--accept-directory", "--json")
+    assert "accepted: the store is" in accepted.stderr
+    assert summary(accepted)["records"] == 0
+    again = run(data, "kv", "--accept-directory", "--json")
+    assert again.returncode == 0 and "nothing to accept" in again.stderr
+    plain = run(data, str(root), "--accept-directory")
+    assert plain.returncode == 2 and "name the store" in plain.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.clock import iso
 from app.fleet.schemas import L2View
 from app.records.filters import RecordFilter
 from app.records.safe_choices import adapter_flag, new_directory
@@ -98,6 +99,19 @@ class TestEpochs:
     def test_before_a_scan_nothing_is_a_number(self, room: Room) -> None:
         room.changed_layout()
         assert {(e.records, e.bytes, e.mean_record_bytes) for e in room.records.epochs(1).items} == {(None, None, None)}
+
+    def test_times_nobody_watched_are_told(self, room: Room) -> None:
+        """Before the first poll, and a gap after which the server was another process; closed gaps are none."""
+        room.polls(-9_000, -8_000, {"c1": LAYOUTS[0]}, engine_ids=("c1",))
+        room.polls(-7_000, -6_000, {"c1": LAYOUTS[0]}, engine_ids=("c1",))  # the same process: closed
+        room.polls(-4_000, -1, {"c2": LAYOUTS[0]}, instance="i2", boot=-4_500.0, engine_ids=("c2",))
+        found = room.records.epochs(1).unwatched
+        assert [(gap.kind, gap.server_name, gap.from_at is None) for gap in found] == [
+            ("gap", "s1", False),
+            ("before", "s1", True),
+        ]
+        assert (found[0].from_at, found[0].until) == (iso(room.base - 6_000), iso(room.base - 4_000))
+        assert found[1].until == iso(room.base - 9_000)
 
     def test_two_models_with_one_fingerprint_have_epochs_of_their_own(self, room: Room) -> None:
         other = replace(LAYOUTS[0], model_name="/models/other")

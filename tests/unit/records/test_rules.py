@@ -350,6 +350,10 @@ class TestLaundering:
         assert self.judged(600_000) == CURRENT
         assert self.judged(400_000, Cleared(ENCODED, None, 450_000)) == CURRENT
         assert self.judged(400_000, Cleared(ENCODED, 1, 550_000)) == derived
+        cleared, reopened = Cleared(ENCODED, None, 410_000), Cleared(ENCODED, None, 390_000, reopened=True)
+        assert self.judged(400_000, cleared, reopened) == CURRENT
+        assert self.judged(440_000, cleared, Cleared(ENCODED, None, 430_000, reopened=True)) == derived
+        assert self.judged(440_000, cleared, Cleared("other", None, 430_000, reopened=True)) == CURRENT
         assert self.judged(400_000, Cleared(ENCODED, 2, 450_000)) == derived
         assert self.judged(400_000, Cleared("other", None, 450_000)) == derived
 

@@ -15,7 +15,8 @@ from app.fleet.tables import Server, StoreServer
 from app.lmcache.layouts import KVLayout
 from app.lmcache.object_keys import format_name
 from app.records import distribution as distributions
-from app.records.epochs import epoch_views
+from app.records.bulk import _hex
+from app.records.epoch_views import epoch_views
 from app.records.facts import CLASSES, FileFact
 from app.records.filters import RecordFilter
 from app.records.hits import HitMemory, HitSamples
@@ -60,6 +61,18 @@ class TestClasses:
         assert (room.classes()[before], room.classes()[after]) == (CURRENT, ("unverified", "derived"))
         room.records.mark_cleared(1, "/models/tiny", None, room.base - 700)
         assert room.classes()[after] == CURRENT
+
+    def test_what_was_written_after_wrong_records_were_put_back_is_derived(self, room: Room) -> None:
+        room.changed_layout()
+        room.hits({-at: 960.0 for at in range(0, 3000, 10)})
+        clean, after = room.record(2, 850), room.record(3, 600)
+        room.scan()
+        room.records.mark_cleared(1, "/models/tiny", None, room.base - 900)
+        assert room.classes() == {clean: CURRENT, after: CURRENT}
+        room.records.mark_reopened(1, "/models/tiny", room.base - 800)
+        assert room.classes() == {clean: CURRENT, after: ("unverified", "derived")}
+        room.records.mark_cleared(1, "/models/tiny", None, room.base - 700)
+        assert room.classes() == {clean: CURRENT, after: CURRENT}
 
     def test_no_counter_counts_as_a_hit(self, room: Room) -> None:
         room.changed_layout()
@@ -329,6 +342,19 @@ class TestInventory:
         (batch,) = room.records.select_batches(1, RecordFilter())
         assert batch.model_name == odd
 
+    def test_a_gentle_scan_rests_as_long_as_it_works_and_finds_the_same(self, room: Room) -> None:
+        room.polls(-1000, -1, {"c1": LAYOUTS[0]}, engine_ids=("c1",))
+        for number in range(3):
+            room.record(number, age=100 + number)
+        room.scan()
+        assert room.waits == []
+        found = room.classes()
+        scan = room.records.start_scan(1, actor="test", gentle=True)
+        assert (scan.state, scan.gentle, scan.records) == ("succeeded", True, 3)
+        assert room.waits
+        assert all(0 <= wait <= 1.0 for wait in room.waits)
+        assert room.classes() == found
+
     def test_a_missing_directory_fails_the_scan_and_says_why(self, room: Room) -> None:
         room.root.rmdir()
         scan = room.records.start_scan(1, actor="t")
@@ -375,6 +401,18 @@ class TestForCleanup:
                 now = directory.stat(row[0])
                 assert now is not None
                 assert (*now[:5], now.inode, now.device) == (*row[:6], batches[0].device)
+
+    def test_names_are_spelt_right_whatever_their_salts_and_the_lengths_of_their_hashes(self, room: Room) -> None:
+        names = [room.record(number, 5_000, salt=salt) for number, salt in enumerate(["", "one", "two"])]
+        odd = "m@0x01000100@0@abcd.data"
+        (room.root / odd).write_bytes(b"x")
+        room.scan()
+        for order in (None, "used", "written"):
+            batches = list(room.records.select_batches(1, RecordFilter(), oldest_first=order))  # type: ignore[arg-type]
+            assert {row[0].decode() for batch in batches for row in batch.rows} >= set(names), order
+        assert _hex([b"\xab\xcd", b"\x01\x02"]) == [b"abcd", b"0102"]
+        assert _hex([b"\xab\xcd", b"\x01"]) == [b"abcd", b"01"]
+        assert _hex([b"", b"\x01"]) == [b"", b"01"]
 
     def test_select_by_class_and_age(self, room: Room) -> None:
         room.polls(-10_000, -1, {"c1": LAYOUTS[0]})

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreError
+from app.records import store_dir
 from app.records.store_dir import StoreDirectory
+from app.records.summary import mount_view
 from tests.unit.records.disk import NOW, write
 
 
@@ -149,6 +151,40 @@ class TestOwnFolder:
         with StoreDirectory.open(str(tmp_path)) as directory:
             probe = directory.clock_probe(lambda: 0.0)
         assert (probe.measured, probe.margin) == (False, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("fs_type", "options", "told"),
+    [
+        ("ext4", "rw,relatime", "relatime"),
+        ("xfs", "rw,noatime,nodiratime", "noatime"),
+        ("ext4", "rw,nodiratime", "strict"),
+        ("nfs4", "rw,relatime", "unknown"),  # its server decides
+        ("fuse.juicefs", "rw", "unknown"),
+        ("nfs", "rw,noatime", "noatime"),
+    ],
+)
+def test_access_times_by_the_mount_that_holds_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fs_type: str, options: str, told: str
+) -> None:
+    """Mounts as the kernel lists them: outer ones, one with the same beginning, one hidden by the last."""
+    lines = [
+        "22 1 8:1 / / rw,strictatime shared:1 - ext4 /dev/sda1 rw",
+        f"30 22 8:2 / {tmp_path} rw,noatime shared:2 - btrfs /dev/sdb rw",
+        f"31 22 8:3 / {tmp_path} {options} shared:3 - {fs_type} /dev/sdc rw",
+        f"32 22 8:4 / {tmp_path}-other rw,noatime - ext4 /dev/sdd rw",
+    ]
+    table = tmp_path / "mountinfo"
+    table.write_text("\n".join(lines))
+    monkeypatch.setattr(store_dir, "MOUNTS", table)
+    with StoreDirectory.open(str(tmp_path)) as directory:
+        mount = directory.mount()
+    assert (mount.fs_type, mount.mount_point, mount.access_times) == (fs_type, str(tmp_path), told)
+    note = mount_view(mount).note or ""
+    assert (fs_type in note) == (told == "unknown")
+    table.unlink()
+    with StoreDirectory.open(str(tmp_path)) as directory:
+        assert directory.mount().access_times == "unknown"
 
 
 def test_mount_facts(tmp_path: Path) -> None:

@@ -187,12 +187,54 @@ class TestStore:
         view = room.records.traffic.view(1)
         back = view.read_back
         assert (back.written_records, back.written_bytes, back.read_records) == (4, 4 * 32768, 3)
-        assert (back.read_bytes, back.reads_per_record) == (3 * 32768, 0.75)
+        assert (back.read_bytes, back.reads_per_record, back.written_estimated) == (3 * 32768, 0.75, False)
+        assert back.read_bytes_bounds == [3 * 32768, 3 * 32768]
+        assert "32.8 kB, the mean of those on the disk at the last scan. All of them have" in (
+            back.read_bytes_note or ""
+        )
         # Three reads can have met three of the four at most.
         assert (view.never_read.written_records, view.never_read.at_least_records) == (4, 1)
         asked = view.requests
         assert (asked.expected_prompt_records, asked.expected_output_records) == ([4, 4], [0, 0])
         assert (asked.stored_records, asked.requests, asked.state) == (4, 1, "value")
+
+    def test_bytes_read_back_are_an_estimate_between_two_bounds(self, room: Room) -> None:
+        """LMCache counts the records it reads, and no byte of them."""
+        room.polls(-1000, -1, {"c1": LAYOUTS[0]}, engine_ids=("c1",))
+        for number, size in enumerate((10_000, 30_000, 50_000)):
+            room.record(number, age=200, size=size)
+        polls = [-500 + POLL * n for n in range(51)]
+        counted = {
+            "interval_seconds": dict.fromkeys(polls, POLL),
+            "l2_stored_records": dict.fromkeys(polls, 0.0) | {-200: 3.0},
+            "l2_loaded_records": dict.fromkeys(polls, 0.0) | {-100: 4.0},
+        }
+        count(room, "server", 50, counted)
+        room.scan()
+        back = room.records.traffic.view(1).read_back
+        assert (back.read_bytes, back.read_bytes_bounds) == (120_000, [40_000, 200_000])
+        assert (back.written_bytes, back.written_estimated) == (90_000, True)
+        note = back.read_bytes_note or ""
+        assert note.startswith("an estimate, since LMCache counts records read from L2 and not their bytes")
+        assert "If only the smallest were read it is 40.0 kB, if only the largest 200.0 kB" in note
+
+    def test_what_was_looked_at_is_counted_beside_the_pages(self, room: Room) -> None:
+        room.polls(-1000, -1, {"c1": LAYOUTS[0]}, engine_ids=("c1",))
+        room.record(1, age=200)
+        room.scan()
+        first = room.records.traffic.view(1)
+        room.clock.now += 60
+        assert room.records.traffic.view(1).counted_at == first.counted_at
+        room.records.count_anew()
+        again = room.records.traffic.view(1)
+        assert again.counted_at > first.counted_at
+        room.clock.now += 700  # nobody looked for ten minutes
+        room.records.count_anew()
+        assert room.records.traffic._kept == {}
+        counted = room.records.traffic.view(1).counted_at
+        room.clock.now += 1
+        room.scan()
+        assert room.records.traffic.view(1).counted_at > counted, "a scan found other records"
 
     def test_without_a_read_all_that_was_written_since_was_never_read(self, room: Room) -> None:
         room.polls(-1000, -1, {"c1": LAYOUTS[0]}, engine_ids=("c1",))

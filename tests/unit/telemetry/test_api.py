@@ -44,6 +44,13 @@ async def test_a_server_from_post_to_delete(client: httpx.AsyncClient, bench: Be
     assert body["health"]["state"] == "unknown"
     await bench.poller.poll_all_once()
     body = (await client.get("/servers")).json()["items"][0]
+    lights = body["health"].pop("lights")
+    assert {light["name"]: light["value"] for light in lights} == {
+        "http_up": True,
+        "engine_up": True,
+        "engines_registered": True,
+        "data_path": None,
+    }
     assert body["health"] == {
         "state": "healthy",
         "reason": "answers, all parts healthy, 1 engine registered",

@@ -132,6 +132,15 @@ class TestRemember:
         known = replace(BARE, dtype="bfloat16", kv_cache_dtype="auto")
         assert remember(seen, {"7": Context(known, 50.0)}, 70.0) == (SeenLayout(known, 50.0, 70.0, 1),)
 
+    def test_what_no_known_field_sets_apart_is_one_layout_also_after_it_was_gone(self) -> None:
+        known = replace(BARE, draft_layers=1)
+        assert known.fingerprint != BARE.fingerprint
+        both = {"7": Context(known, 50.0), "8": Context(BARE, 55.0)}
+        assert remember((), both, 60.0) == (SeenLayout(known, 50.0, 60.0, 2),)
+        gone = remember((SeenLayout(BARE, 40.0, 50.0, 1),), {}, 60.0)
+        assert [entry.contexts for entry in gone] == [0]
+        assert remember(gone, {"9": Context(known, 70.0)}, 70.0) == (SeenLayout(known, 40.0, 70.0, 1),)
+
     def test_is_bounded(self) -> None:
         seen: tuple[SeenLayout, ...] = ()
         for size in range(80):

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from app.fleet.schemas import EnginePatch, ServerPatch, StoreCreate
-from app.telemetry.seats import Seat
+from app.telemetry.seats import Seat, tick_after
 from app.telemetry.tables import SampleRaw, Series, Snapshot
 from tests.unit.telemetry.support import TEXT, Bench, FakeTarget, captured_engine, captured_server
 
@@ -68,6 +70,7 @@ class TestServer:
         fake.set_metric("/metrics", "lmcache_mp_lookup_hit_tokens_total", 3840 + 320)
         fake.set_metric("/metrics", "lmcache_mp_lookup_hit_l1_tokens_total", 2880 + 320)
         fake.set_metric("/metrics", "lmcache_mp_l1_evicted_chunks_total", 45 + 20)
+        fake.set_metric("/metrics", "lmcache_mp_l1_write_chunks_total", 45 + 30)
         fake.set_metric("/metrics", "lmcache_mp_l2_usage_bytes", 983040 + 327680)
         await bench.tick()
         assert points(bench, server_id, "hit_rate") == [0.5]
@@ -75,6 +78,7 @@ class TestServer:
         assert points(bench, server_id, "l2_hit_rate") == [0.0]
         assert points(bench, server_id, "requested_tokens_per_second") == [64.0]
         assert points(bench, server_id, "l1_evicted_per_second") == [2.0]
+        assert points(bench, server_id, "l1_written_per_second") == [3.0]
         assert points(bench, server_id, "l2_store_bytes_per_second") == [32768.0]
         assert points(bench, server_id, "up") == [1.0, 1.0]
         assert points(bench, server_id, "l1_used_bytes") == [0.0, 0.0]
@@ -292,6 +296,9 @@ class TestEngine:
         assert (view.l0.capacity_tokens, view.l0.capacity_bytes) == (16384, 16384 * 512)
         assert view.prefix_cache.local_hit_rate == 1984 / 6000
         assert view.prefix_cache.external_hit_rate == 1920 / 4016
+        # Of the 4,016 asked for, and of all: what pages show adds up.
+        assert view.prefix_cache.external_share == 1920 / 6000
+        assert view.prefix_cache.recomputed_share == 2096 / 6000
         assert (view.facts.dtype, view.facts.kv_cache_dtype, view.facts.block_size) == ("bfloat16", "auto", 32)
         server = bench.fleet.get_server(server_id)
         assert server.layouts[0].kv_cache_dtype == "auto"
@@ -483,6 +490,22 @@ class Hanging:
         self.asked += 1
         await self.release.wait()
         return httpx.Response(200, headers={"content-type": TEXT}, content=b"")
+
+
+class TestTicks:
+    @given(st.floats(0, 1e6), st.floats(0, 1e4), st.floats(1, 3600))
+    def test_the_next_one_is_always_ahead_and_on_the_same_grid(self, due: float, late: float, interval: float) -> None:
+        found = tick_after(due, due + late, interval)
+        steps = (found - due) / interval
+        assert found > due + late
+        assert steps == pytest.approx(round(steps), abs=1e-3)
+        assert found - (due + late) <= interval * 1.001
+
+    def test_a_late_tick_is_made_up_for(self) -> None:
+        assert tick_after(100.0, 100.0, 10.0) == 110.0
+        assert tick_after(100.0, 100.7, 10.0) == 110.0
+        assert tick_after(100.0, 110.0, 10.0) == 120.0
+        assert tick_after(100.0, 137.0, 10.0) == 140.0
 
 
 class TestRunning:

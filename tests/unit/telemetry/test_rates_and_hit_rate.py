@@ -158,6 +158,13 @@ class TestCrossCheck:
     def test_cases(self, external: float | None, queries: float | None, state: str) -> None:
         assert cross_check(self.RATE, external, queries).state == state
 
+    def test_agreement_says_why_fewer_loaded_than_found_is_no_quarrel(self) -> None:
+        fewer, more = cross_check(self.RATE, 41_083.0, 60_000.0), cross_check(self.RATE, 101_000.0, 120_000.0)
+        assert fewer.reason == (
+            "the engines loaded 41,083 tokens, lookups found 100,000; that fits: what L0 still has is found, not loaded"
+        )
+        assert (more.state, (more.reason or "").endswith("not read at the same instant")) == ("agree", True)
+
     def test_small_numbers_prove_nothing(self) -> None:
         assert cross_check(HitRate("no_traffic", hit_tokens=0), 1920.0, 4000.0).state == "agree"
 

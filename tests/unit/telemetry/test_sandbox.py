@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from app.fleet.schemas import EngineCreate, EngineView, ProbeRequest, ServerCreate, ServerView, StoreCreate
+from app.fleet.probe_schemas import ProbeRequest
+from app.fleet.schemas import EngineCreate, EngineView, ServerCreate, ServerView, StoreCreate
 from app.sandbox import SandboxThread, ServerSpec
 from app.telemetry.poller import Poller
 from tests.unit.telemetry.support import Bench

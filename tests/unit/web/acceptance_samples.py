@@ -14,13 +14,16 @@ from app.acceptance.schemas import (
     DivergenceView,
     EstimateView,
     FindingView,
+    LoadView,
     LogprobView,
+    MomentView,
     PairView,
     RunComparisonView,
     RunDifferenceView,
     ScorePairsView,
     ScoreView,
     SpeedupView,
+    SpreadView,
     StepView,
     TtftView,
 )
@@ -38,6 +41,27 @@ def _ttft(median: float) -> TtftView:
         p99=median * 1.06,
         min=median * 0.99,
         max=median * 1.06,
+    )
+
+
+def _load(name: str) -> LoadView:
+    """Others' requests beside one condition; answers too quick to be read in another."""
+    before = MomentView(running=0.0, waiting=0.0, kv_cache_usage=0.0)
+    if name == "warm":
+        reason = "every answer was there before the engine could be read"
+        return LoadView(
+            readings=0, running=None, waiting=None, kv_usage=None, others=None, before=before, reason=reason
+        )
+    busy = name == "external_l2"
+    one = SpreadView(readings=7, low=1.0, mean=1.7 if busy else 1.0, high=3.0 if busy else 1.0)
+    none = SpreadView(readings=7, low=0.0, mean=0.0, high=0.0)
+    return LoadView(
+        readings=7,
+        running=one,
+        waiting=none,
+        kv_usage=SpreadView(readings=7, low=0.012, mean=0.031, high=0.06),
+        others=SpreadView(readings=7, low=0.0, mean=0.7, high=2.0) if busy else none,
+        before=before,
     )
 
 
@@ -81,6 +105,7 @@ def _arm(
         if compared
         else None,
         "passed": passed,
+        "load": _load(name),
     }
     return made(ArmView, values | over)
 
@@ -246,6 +271,11 @@ def estimate(odd: str) -> EstimateView:
         requests=19,
         compared=12,
         prompt_tokens=96_000,
+        answer_tokens=304,
+        stored_tokens=46_000,
+        l1_bytes=1_507_328_000,
+        l2_bytes=1_507_328_000,
+        l1_share=0.07,
         seconds=44.0,
         seconds_from="the times of the last run of qwen-1" + odd,
         deadline_seconds=600.0,
@@ -260,7 +290,7 @@ def comparison(odd: str) -> RunComparisonView:
         a=a,
         b=b,
         same_prompts=True,
-        differences=[RunDifferenceView(field="dtype", a="bfloat16" + odd, b=None)],
+        differences=[RunDifferenceView(field="dtype", name="dtype" + odd, a="bfloat16" + odd, b=None)],
         arms=[
             {"name": "cold", "a": a.arms[0], "b": b.arms[0], "ttft_median_change": 0.012, "score_change": 0.0},
             {"name": "mixed", "a": None, "b": a.arms[1], "ttft_median_change": None, "score_change": None},

@@ -8,16 +8,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from app.acceptance.canary_schemas import CanaryStanding
+from app.acceptance.told import evidence_lines, load_lines
 from app.errors import FieldError
 from app.paths import DOCS
+from app.records.schemas import StoreDirectoryView
 from app.telemetry.schemas import SamplesView
 from app.web import acceptance_contexts as ac
 from app.web import contexts as c
 from app.web import overview
+from app.web import settings_contexts as sc
 from app.web.attention import attention
 from app.web.first_run import first_steps
 from app.web.forms import FormState
-from app.web.growth import class_layers
+from app.web.growth import class_layers, outlook
 from app.web.manual import read_manual
 from app.web.pages.help import HelpPage
 from app.web.pages.history import HistoryPage
@@ -67,9 +71,10 @@ def state(*names: str, query: dict[str, str] | None = None) -> TableState:
 
 
 HOPS = (
-    c.Hop("recomputed → L1", "412 MB/s", "", "l1"),
-    c.Hop("L1 → L2", "98 MB/s", "", "l2"),
-    c.Hop("evicted from L1", None, "not counted yet"),
+    c.Hop("looked up in L1 and L2", "1,127 tokens/s", "", "asked", True),
+    c.Hop("stored", "412 MB/s", "", "store", True),
+    c.Hop("written", "98 MB/s", "", "spill"),
+    c.Hop("evicted from L1", None, "not counted yet", "evict"),
 )
 
 
@@ -85,13 +90,19 @@ def _overview(odd: str) -> Pages:
         s.engine("3", "llama-70b" + odd, known=False),
     ]
     cards = [
-        c.StoreCard(s.store("1", "nvme-a" + odd), k.summary(odd=odd)),
+        c.StoreCard(s.store("1", "nvme-a" + odd), k.summary(odd=odd), outlook(k.summary(odd=odd))),
         c.StoreCard(s.store("2", "nfs-1" + odd, known=False), k.summary(scanned=False)),
     ]
     stale = s.latest("stale", run=s.run_view("9", at=30000), reason="dtype changed 14:02: bfloat16 to float16" + odd)
     verdicts = [
-        c.EngineVerdict(engines[0], stale),
-        c.EngineVerdict(engines[1], s.latest("fresh", run=a.acceptance("8", engine_name="qwen-2" + odd))),
+        c.EngineVerdict(
+            engines[0], stale, CanaryStanding(kept=3, outcomes={"ok": 1, "wrong": 2}, checked_at=s.ago(900))
+        ),
+        c.EngineVerdict(
+            engines[1],
+            s.latest("fresh", run=a.acceptance("8", engine_name="qwen-2" + odd)),
+            CanaryStanding(kept=2, outcomes={"ok": 2}, checked_at=s.ago(90)),
+        ),
         c.EngineVerdict(engines[2], s.latest("never")),
     ]
     changes = [
@@ -122,12 +133,32 @@ def _overview(odd: str) -> Pages:
         tightest_store=overview.tightest_store(cards),
         verdicts=verdicts,
         hit_rate=overview.trend((), 3600, events, s.NOW, layers),
-        hit_rate_now=0.583,
-        hit_rate_reason="",
+        hit_rate_now=c.RateNow(0.583, "", 0.412, 0.171),
+        l1_trend=overview.trend(s.wave(base=0.74, swing=0.06, gap=20), 3600),
+        l1_evicted=3.1,
         next_cleanup=c.NextCleanup(
             "1", "keep it safe" + odd, "nvme-a" + odd, s.ago(-43000), r.policy(odd=odd).last_run
         ),
         events=events,
+    )
+    zoned = [
+        x.model_copy(update={"labels": {"zone": "b" + odd} if n else {"zone": "a"}}) for n, x in enumerate(servers)
+    ]
+    grouped = replace(
+        full,
+        group_keys=("zone",),
+        group="zone",
+        servers=zoned,
+        server_groups=overview.groups(zoned, "zone"),
+        engine_groups=overview.groups(engines, "zone"),
+    )
+    many = range(1, 41)
+    fleet_engines = [s.engine(str(n), f"qwen-{n}{odd}") for n in many]
+    fleet = replace(
+        full,
+        servers=[s.server(str(n), f"lmc-{n}{odd}", state="healthy" if n < 39 else "unreachable") for n in many],
+        engines=fleet_engines,
+        verdicts=[c.EngineVerdict(engine, s.latest("never")) for engine in fleet_engines],
     )
     calm_servers = [s.server("1", "lmc-a" + odd)]
     calm_engines = [s.engine("1", "qwen-1" + odd)]
@@ -144,8 +175,9 @@ def _overview(odd: str) -> Pages:
         tightest_store=calm_cards[0],
         verdicts=calm_verdicts,
         hit_rate=overview.trend((), 3600, (), s.NOW, [("l1", (0.0,) * 60), ("l2", (0.0,) * 60)]),
-        hit_rate_now=0.0,
-        hit_rate_reason="",
+        hit_rate_now=c.RateNow(0.0),
+        l1_trend=overview.trend((None, 0.4, 0.5), 3600),
+        l1_evicted=0.0,
         next_cleanup=c.NextCleanup("1", "two weeks" + odd, "nvme-a", None, None),
         events=events[:2],
     )
@@ -164,13 +196,16 @@ def _overview(odd: str) -> Pages:
         tightest_store=None,
         verdicts=[],
         hit_rate=c.Trend((), 3600),
-        hit_rate_now=None,
-        hit_rate_reason="no traffic",
+        hit_rate_now=c.RateNow(None, "no traffic"),
+        l1_trend=c.Trend((), 3600),
+        l1_evicted=None,
         next_cleanup=None,
         events=(),
     )
     return {
         "overview": ("overview.html", full),
+        "overview-grouped": ("overview.html", grouped),
+        "overview-fleet": ("overview.html", fleet),
         "overview-calm": ("overview.html", calm),
         "overview-begun": ("overview.html", begun),
         "overview-empty": ("overview.html", empty),
@@ -196,7 +231,10 @@ def _targets(odd: str) -> Pages:
     servers = [s.server("1", "lmc-a" + odd), s.server("3", "lmc-c" + odd, state="unreachable", usage=None, hit=None)]
     engines = [s.engine("1", "qwen-1" + odd), s.engine("3", "llama-70b" + odd, known=False, state="unreachable")]
     cards = [c.StoreCard(s.store("1", "nvme-a" + odd), k.summary(odd=odd))]
-    events = [overview.health_event(s.change("4", "lmc-a" + odd, None, "healthy", "answers" + odd, 7420))]
+    events = [
+        overview.health_event(s.change("5", "lmc-a" + odd, "degraded", "healthy", "both registered" + odd, 1200)),
+        overview.health_event(s.change("4", "lmc-a" + odd, None, "healthy", "answers" + odd, 7420)),
+    ]
     flow = overview.flow_picture(s.token_flow(), servers[:1], engines[:1], cards, HOPS)
     unknown = overview.flow_picture(s.token_flow("unknown"), [], [], [])
     facts = FormState.of({"dtype": "", "kv_cache_dtype": ""})
@@ -222,6 +260,7 @@ def _targets(odd: str) -> Pages:
                 changes=events if name == "server" else [],
                 flow=flown,
                 marks=events if name == "server" else [],
+                hit_rates=r.hit_rates(odd) if name == "server" else None,
             ),
         )
     for name, engine, latest in [
@@ -254,7 +293,7 @@ def _records(odd: str) -> Pages:
     form = FormState.of(dict.fromkeys(names, ""))
     epoch_form = FormState.of({"kind": "declare", "model_name": "", "effective_at": "", "reason": ""})
     cards = [
-        c.StoreCard(store, k.summary(odd=odd)),
+        c.StoreCard(store, k.summary(odd=odd), outlook(k.summary(odd=odd))),
         c.StoreCard(
             s.store("2", "nfs-1" + odd, usable=False, usable_reason="permission denied" + odd), k.summary(scanned=False)
         ),
@@ -266,6 +305,11 @@ def _records(odd: str) -> Pages:
         return c.StorePage(
             shell(*head),
             store=store,
+            directory=StoreDirectoryView(state="not_known_yet", found="2049:12")
+            if bare
+            else StoreDirectoryView(state="another", known="2049:12", found="66:2", reason="now 66:2" + odd)
+            if active
+            else StoreDirectoryView(state="same", known="2049:12", found="2049:12"),
             summary=summary,
             scans=[] if bare else [k.scan(), k.scan("2", state="failed", error="Permission denied" + odd)],
             active_scan=k.scan("3", state="running") if active else None,
@@ -278,6 +322,7 @@ def _records(odd: str) -> Pages:
             distribution=None if bare else k.distribution(odd, knows_use=not active),
             traffic=k.traffic(bare=bare, busy=not active),
             class_layers=class_layers([] if bare else k.growth()),
+            outlook=outlook(summary),
         )
 
     return {
@@ -311,6 +356,10 @@ def _records(odd: str) -> Pages:
                 (100000, 10**12, False),
                 wrong,
             ),
+        ),
+        "records-wrong-filter": (
+            "records.html",
+            c.RecordsPage(shell(*head, "Records"), store, k.summary(), [], filtered, None, None, wrong),
         ),
         "records-none": (
             "records.html",
@@ -395,7 +444,7 @@ def _cleanup(odd: str) -> Pages:
         "plan-failed": r.plan(state="failed", error="the directory was replaced" + odd),
     }.items():
         rows = [] if name in ("plan-none", "plan-running", "plan-failed") else items
-        pages[name] = ("plan.html", c.PlanPage(shell(*head, "Plan #12"), shown, rows, state("reason"), None))
+        pages[name] = ("plan.html", c.PlanPage(shell(*head, "Plan #12"), shown, rows, state("reason"), None, True))
     for name, shown_run, jobs in [
         ("run", run, []),
         ("run-running", r.run("42", state="running", verdict=None, odd=odd), []),
@@ -509,7 +558,13 @@ def _acceptance(odd: str) -> Pages:
     for name, run in zip(("pass", "fail", "invalid", "running"), runs, strict=True):
         pages[f"acceptance-{name}"] = (
             "acceptance_run.html",
-            ac.AcceptanceRunPage(shell(*head, f"Run #{run.id}"), run, ttft if name in ("pass", "fail") else []),
+            ac.AcceptanceRunPage(
+                shell(*head, f"Run #{run.id}"),
+                run,
+                ttft if name in ("pass", "fail") else [],
+                evidence_lines(run),
+                load_lines(run),
+            ),
         )
     return pages
 
@@ -545,7 +600,7 @@ def _rest(odd: str) -> Pages:
             c.SchedulesPage(
                 shell("schedules", "/schedules"),
                 r.schedules(odd),
-                [],
+                r.firings(odd),
                 no_schedule,
                 [("scan:1", "scan of nvme-a" + odd)],
             ),
@@ -586,16 +641,18 @@ def _rest(odd: str) -> Pages:
         "error-500": ("error.html", c.ErrorPage(alone, 500, "Something went wrong", "an error of the panel itself")),
         "search": (
             "search.html",
-            c.SearchPage(shell(), "qwen" + odd, [c.Found("engine", "cpu", "qwen-1" + odd, "qwen" + odd, "/engines/1")]),
+            sc.SearchPage(
+                shell(), "qwen" + odd, [sc.Found("engine", "cpu", "qwen-1" + odd, "qwen" + odd, "/engines/1")]
+            ),
         ),
-        "search-none": ("search.html", c.SearchPage(shell(), "zz" + odd, [])),
-        "welcome": ("welcome.html", c.WelcomePage(shell(), target, None)),
-        "welcome-found": ("welcome.html", c.WelcomePage(shell(), target, r.probe(odd))),
+        "search-none": ("search.html", sc.SearchPage(shell(), "zz" + odd, [])),
+        "welcome": ("welcome.html", sc.WelcomePage(shell(), target, None)),
+        "welcome-found": ("welcome.html", sc.WelcomePage(shell(), target, r.probe(odd))),
     }
     for tab, form in (("targets", token), ("users", user), ("tokens", token)):
         pages[f"settings-{tab}"] = (
             "settings.html",
-            c.SettingsPage(
+            sc.SettingsPage(
                 shell(*settings),
                 tab,
                 servers,
@@ -610,18 +667,18 @@ def _rest(odd: str) -> Pages:
         )
     pages["settings-none"] = (
         "settings.html",
-        c.SettingsPage(shell(*settings, role="viewer"), "targets", [], [], [], [], [], None, token, {}),
+        sc.SettingsPage(shell(*settings, role="viewer"), "targets", [], [], [], [], [], None, token, {}),
     )
     for kind, old in (("server", servers[0]), ("engine", engines[0]), ("store", stores[0])):
         pages[f"add-{kind}"] = (
             "target_form.html",
-            c.TargetFormPage(
+            sc.TargetFormPage(
                 shell(*settings, "Add"), kind, None, target, servers, r.probe(odd), [("/mnt/kv" + odd, "lmc-a" + odd)]
             ),
         )
         pages[f"edit-{kind}"] = (
             "target_form.html",
-            c.TargetFormPage(
+            sc.TargetFormPage(
                 shell(*settings, old.name), kind, old, target.failed(r.invalid("url", "is taken" + odd)), servers, None
             ),
         )

@@ -9,13 +9,15 @@ import sys
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from app.clock import iso
 from app.paths import STATIC, TEMPLATES
+from app.scheduling.news import News
 from app.web.middleware import CSP
 from app.web.static_files import StaticFiles
+from app.web.streams import Streams
 from app.web.templating import Templates, is_fragment
 from tests.unit.web import pages, samples
 
@@ -62,14 +64,29 @@ def preview_app() -> Starlette:
             }
         return JSONResponse({"metric": metric, "unit": unit, "points": points, **extremes})
 
-    return Starlette(
+    news = News()
+    streams = Streams(news)
+
+    async def live(_: Request) -> Response:
+        text = streams.open(stays)
+        assert text is not None
+        return StreamingResponse(text, media_type="text/event-stream")
+
+    app = Starlette(
         routes=[
             Route("/p/{name}", by_name),
             Mount("/static", static),
             Route("/api/v1/{kind}/{ident}/samples", some_samples),
+            Route("/live", live),
             Route("/{path:path}", by_address),
         ]
     )
+    app.state.news, app.state.streams = news, streams
+    return app
+
+
+async def stays() -> bool:
+    return True
 
 
 if __name__ == "__main__":

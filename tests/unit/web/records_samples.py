@@ -200,6 +200,20 @@ def record_detail(odd: str, *, bare: bool = False) -> rs.RecordDetail:
         if bare
         else [
             rs.PastView(at=ago(90000), what="written", detail="by bfloat16, chunk 256", source="its time of writing"),
+            rs.PastView(
+                at=ago(900),
+                what="planned",
+                detail="to go to quarantine",
+                source="ann" + odd,
+                ref_kind="plan",
+                ref_id="3",
+            ),
+            rs.PastView(
+                at=ago(800), what="put back", detail="all of it", source="ann", ref_kind="cleanup_run", ref_id="4"
+            ),
+            rs.PastView(
+                at=ago(700), what="another layout began", detail="dtype", source="polls", ref_kind="epoch", ref_id="5"
+            ),
             rs.PastView(at=ago(200), what="held", detail="restored" + odd, source="admin" + odd),
         ],
         changed_at=ago(86000),
@@ -239,12 +253,14 @@ def traffic(*, bare: bool = False, busy: bool = True) -> ts.TrafficView:
     if bare:
         return ts.TrafficView(
             store_id="1",
+            counted_at=ago(30),
             read_back=ts.ReadBackView(state="unknown", reason="never polled", source=source),
             never_read=ts.NeverReadView(state="unknown", reason="never polled", source=source),
             requests=ts.RequestRecordsView(state="unknown", reason="no engine is registered"),
         )
     return ts.TrafficView(
         store_id="1",
+        counted_at=ago(30),
         read_back=ts.ReadBackView(
             state="value",
             window_from=ago(90_000),
@@ -256,6 +272,9 @@ def traffic(*, bare: bool = False, busy: bool = True) -> ts.TrafficView:
             read_bytes=1_761_607_680 if busy else None,
             reads_per_record=0.04 if busy else None,
             mean_record_bytes=14_680_064,
+            written_estimated=busy,
+            read_bytes_bounds=[1_761_607_680, 3_523_215_360] if busy else None,
+            read_bytes_note="an estimate, since LMCache counts records and not bytes" if busy else None,
             source=source,
         ),
         never_read=ts.NeverReadView(
@@ -292,6 +311,11 @@ def traffic(*, bare: bool = False, busy: bool = True) -> ts.TrafficView:
     )
 
 
+def span(start: float, end: float) -> dict[str, Any]:
+    """A time that a server listed a layout, in seconds before now."""
+    return {"from": ago(start), "first_listed": None, "last_listed": ago(end), "until": ago(end)}
+
+
 def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
     def epoch(ident: str, kind: str, live: bool, **over: Any) -> rs.EpochView:
         values: dict[str, Any] = {
@@ -305,7 +329,7 @@ def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
             "possible_from": ago(9000),
             "certain_from": ago(8990),
             "ended_at": None if live else ago(180),
-            "spans": [],
+            "spans": [] if live else [span(3 * 86400, 180)],
             "changes": [
                 {
                     "field": "dtype",
@@ -333,6 +357,10 @@ def epochs(odd: str, *, empty: bool = False) -> rs.EpochsView:
     if empty:
         return rs.EpochsView(items=[], alarms=[])
     return rs.EpochsView(
+        unwatched=[
+            rs.UnwatchedView(server_id="1", server_name="lmc-a", kind="gap", from_at=ago(9000), until=ago(8000)),
+            rs.UnwatchedView(server_id="1", server_name="lmc-a", kind="before", from_at=None, until=ago(90_000)),
+        ],
         items=[
             epoch("2", "observed", True),
             epoch("1", "observed", False),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from app.alerts.fact_schemas import HitRatesView, PartRateView
 from app.audit.service import AuditView
 from app.auth.schemas import NewTokenView, SessionView, TokenView, UserView
 from app.cleanup import schemas as cs
 from app.errors import FieldError, InvalidInput
-from app.fleet.schemas import ProbeView
+from app.fleet.probe_schemas import ProbeView
 from app.records.schemas import HoldView
 from app.scheduling.schemas import FiringView, Progress, ScheduleView
-from app.web.contexts import ScheduleRow
+from app.web.contexts import FiringRow, ScheduleRow
 from app.web.forms import FormState
 from tests.unit.web.samples import ago, made
 
@@ -324,6 +325,27 @@ def episode(odd: str) -> cs.EpisodeView:
 # ---- the rest ----
 
 
+def firings(odd: str) -> list[FiringRow]:
+    """One of each outcome."""
+    outcomes = ("started", "manual", "late", "overlap", "skipped", "error", "of tomorrow")
+    return [
+        FiringRow(
+            FiringView(
+                id=str(number),
+                schedule_id="1",
+                scheduled_for=ago(3600 * number),
+                fired_at=ago(3600 * number - 60),
+                outcome=outcome,
+                detail=None if outcome == "started" else "why" + odd,
+                work_kind="cleanup" if outcome == "started" else None,
+                work_id="7" if outcome == "started" else None,
+            ),
+            "nightly" + odd,
+        )
+        for number, outcome in enumerate(outcomes, 1)
+    ]
+
+
 def schedules(odd: str) -> list[ScheduleRow]:
     firing = FiringView(
         id="1",
@@ -350,6 +372,7 @@ def schedules(odd: str) -> list[ScheduleRow]:
             ),
             "nvme-a" + odd,
             "/stores/1",
+            True,
         ),
         ScheduleRow(
             ScheduleView(id="2", name="off", paused=True, next_firings=[], last_firing=None, **base), "gone", ""
@@ -420,7 +443,37 @@ def probe(odd: str) -> ProbeView:
         detail="The HTTP port is another one.",
         version="0.5.6" + odd,
         model_names=["qwen" + odd],
-        register_as="server",
+        register_as=None,
         suggested_url="http://10.0.3.14:8080" + odd,
+        suggested_urls=["http://10.0.3.14:8080" + odd],
         evidence=["GET /metrics answers 200" + odd],
+    )
+
+
+def hit_rates(odd: str = "") -> HitRatesView:
+    """Two salts and an engine; of one of the salts nothing was asked for."""
+
+    def part(by: Literal["model", "salt", "engine"], name: str, asked: int, hit: int, l1: int | None) -> PartRateView:
+        return PartRateView(
+            by=by,
+            name=name,
+            value=hit / asked if asked else None,
+            requested_tokens=asked,
+            hit_tokens=hit,
+            l1_tokens=l1,
+            l2_tokens=None if l1 is None else hit - l1,
+        )
+
+    return HitRatesView(
+        server_id="1",
+        window_seconds=900.0,
+        reason=None,
+        value=0.25,
+        requested_tokens=16_000,
+        parts=[
+            part("salt", "", 12_000, 4_000, 3_000),
+            part("salt", "tenant-a" + odd, 4_000, 0, 0),
+            part("salt", "tk-*", 0, 0, 0),
+            part("engine", "qwen-1" + odd, 13_000, 2_600, None),
+        ],
     )

@@ -21,6 +21,7 @@ from app.fleet.schemas import (
     L1View,
     L2View,
     LayoutView,
+    LightView,
     ObjectGroupView,
     PrefixCacheView,
     ServerView,
@@ -143,6 +144,19 @@ def server(
             engine_up=(state != "unhealthy") if up else None,
             engines_registered=engines if up else None,
             data_path_proven_at=ago(17900) if state == "healthy" else None,
+            lights=[
+                LightView(name="http_up", value=up if state != "unknown" else None, reason=reasons[state]),
+                LightView(name="engine_up", value=(state != "unhealthy") if up else None, reason=reasons[state]),
+                LightView(
+                    name="engines_registered", value=engines > 0 if up else None, reason=reasons[state], since=ago(7420)
+                ),
+                LightView(
+                    name="data_path",
+                    value=True if state == "healthy" else None,
+                    reason="acceptance run 7 read records back right",
+                    since=ago(17900),
+                ),
+            ],
         ),
         "l1": l1,
         "hit_rate": rate,
@@ -219,7 +233,13 @@ def engine(
         "running": 12 if known else None,
         "waiting": 0 if known else None,
         "preemptions": 3 if known else None,
-        "prefix_cache": PrefixCacheView(local_hit_rate=0.28, external_hit_rate=0.61, window_seconds=900)
+        "prefix_cache": PrefixCacheView(
+            local_hit_rate=0.28,
+            external_hit_rate=0.61,
+            external_share=0.72 * 0.61,
+            recomputed_share=0.72 * 0.39,
+            window_seconds=900,
+        )
         if known
         else PrefixCacheView(reason="not read yet"),
         "reset_available": True if known else None,

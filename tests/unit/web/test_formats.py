@@ -91,7 +91,22 @@ def test_a_duration_never_shows_zero_of_its_largest_unit() -> None:
 
 @pytest.mark.parametrize(
     ("ago", "text"),
-    [(0, "now"), (5, "5 s ago"), (125, "2 m ago"), (7300, "2 h ago"), (90_000, "1 d ago"), (-3700, "in 1 h")],
+    [
+        (0, "now"),
+        (5, "5 s ago"),
+        (125, "2 m ago"),
+        (7300, "2 h ago"),
+        (90_000, "1 d ago"),
+        # A promise of seven days is one of seven days a minute later, too; never six, never eight.
+        (-7 * 86_400, "in 7 d"),
+        (-7 * 86_400 + 60, "in 7 d"),
+        (-7 * 86_400 + 3 * 3600, "in 6 d 21 h"),
+        (-86_400 + 10, "in 1 d"),
+        (-3700, "in 1 h 2 m"),
+        (-3590, "in 1 h"),
+        (-110, "in 2 m"),
+        (-59.7, "in 60 s"),
+    ],
 )
 def test_relative_times(ago: float, text: str) -> None:
     assert plain(f.relative(iso(NOW - ago), NOW)) == text
@@ -153,3 +168,18 @@ def test_splitting_loses_nothing(a: str, b: str) -> None:
 def test_long_hashes_lose_their_middle() -> None:
     assert f.middle("3fa91c02d4e85b7790aa", 8) == "3fa91c02…90aa"
     assert f.middle("short", 8) == "short"
+
+
+def test_quantities_are_written_as_people_write_them() -> None:
+    numbers = [0, 3, 0.2, 0.00001, 212.0374, 1_000_000_000, 1_796_050_000.5, 12_345.6]
+    written = ["0", "3", "0.2", "0.00001", "212", "1,000,000,000", "1,796,050,000", "12,346"]
+    assert [f.quantity(n) for n in numbers] == written
+    assert f.quantity(1_796_050_000.5, "known_at") == "Mon 30 Nov 2026, 14:46:40 UTC"
+
+
+class TestZoned:
+    def test_a_firing_as_its_schedule_means_it(self) -> None:
+        moment = "2026-07-01T00:30:00.000Z"
+        assert f.zoned(moment, "Europe/Berlin") == "Wed 1 Jul 2026, 02:30 Europe/Berlin (CEST)"
+        assert f.zoned(moment, "Europe/Berlin", short=True) == "Wed 1 Jul 2026, 02:30 CEST"
+        assert f.zoned(moment, "UTC", short=True) == "Wed 1 Jul 2026, 00:30 UTC"

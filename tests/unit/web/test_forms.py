@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.errors import Conflict, FieldError, InvalidInput
 from app.web.forms import FormState
 from app.web.frame import one, safe_next
+from app.web.kept import seal, unseal
 from app.web.policy_form import body_of, form_of_preset, values_of
 
 
@@ -33,6 +34,25 @@ def test_an_error_without_fields_is_the_summary() -> None:
 def test_secrets_are_not_shown_again() -> None:
     form = FormState(values={"password": ["s3cret"], "api_key": ["k"], "name": ["n"]})
     assert (form.value("password"), form.value("api_key"), form.value("name")) == ("", "", "n")
+
+
+def test_a_secret_goes_along_sealed_until_another_is_typed() -> None:
+    shown = FormState(values={"api_key": [" s3cret "], "password": ["p"]})
+    kept = shown.kept("api_key")
+    assert kept
+    assert "s3cret" not in kept
+    assert shown.kept("password") == ""
+    assert FormState.of({"api_key": ""}).kept("api_key") == ""
+    again = unseal({"api_key": [""], "api_key_kept": [kept], "url": ["u"]})
+    assert again == {"api_key": ["s3cret"], "url": ["u"]}
+    assert unseal({"api_key": ["other"], "api_key_kept": [kept]}) == {"api_key": ["other"]}
+    assert unseal({"api_key": [""]}) == {"api_key": [""]}
+
+
+def test_what_was_not_sealed_here_for_this_field_is_left_out() -> None:
+    for made_up in ("s3cret", "sealed1:AAAA", "", "sealed1:", "\x00", seal("password", "s3cret")):
+        assert unseal({"api_key": [""], "api_key_kept": [made_up]}) == {"api_key": [""]}
+        assert unseal({"url": ["u"], "api_key_kept": [made_up]}) == {"url": ["u"]}
 
 
 def test_addresses_to_come_back_to_are_our_own() -> None:

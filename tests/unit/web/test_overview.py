@@ -6,17 +6,26 @@ from dataclasses import replace
 
 import pytest
 
+from app.acceptance.canary_schemas import CanaryStanding
 from app.alerts.schemas import AlertView
-from app.fleet.schemas import FilesystemView
+from app.fleet.schemas import EngineView, FilesystemView, PrefixCacheView, ServerView
 from app.records.facts import REASONS
+from app.records.schemas import Count
 from app.web import overview, svg, words
 from app.web.attention import attention
 from app.web.contexts import EngineVerdict, StoreCard
 from app.web.growth import Outlook
+from app.web.wrong_records import incompatible_line
 from tests.unit.web import acceptance_samples as a
 from tests.unit.web import records_samples as k
 from tests.unit.web import room_samples as r
 from tests.unit.web import samples as s
+
+#: What "Keep it safe" takes, as a filter of the explorer.
+SAFE = (
+    "/stores/1/records?class=incompatible,unverified,corrupt,unreachable"
+    "&reason=other_layout,other_size,declared,derived,empty,short,long,legacy_name"
+)
 
 
 def card(**over: object) -> StoreCard:
@@ -27,8 +36,42 @@ def test_wrong_records_come_before_everything_that_is_only_down() -> None:
     wrong = StoreCard(s.store(), k.summary())
     found = attention([s.server(state="degraded")], [], [wrong], [])
     assert found[0].title == "1,204 records on nvme-a would be served as wrong answers"
-    assert found[0].path == "/stores/1/records?class=incompatible&reason=other_layout,other_size,declared"
+    assert found[0].path == SAFE
     assert [item.kind for item in found] == sorted((i.kind for i in found), key=["bad", "warn", "info", "ok"].index)
+
+
+def test_two_counts_of_incompatible_records_are_explained_where_they_differ() -> None:
+    """The overview counts what would be served wrong, the store's table every incompatible record."""
+    summary = k.summary()
+    assert incompatible_line(summary) == "", "all of them would be served"
+    summary.by_class["incompatible"] = Count(records=500, bytes=5_000_000)
+    summary.by_reason |= {
+        "other_layout": Count(records=380, bytes=3_800_000),
+        "model_not_served": Count(records=120, bytes=1_200_000),
+    }
+    line = "380 of the 500 incompatible would be served as wrong answers; "
+    line += "120 of a model that nothing serves now are read by no request"
+    assert incompatible_line(summary) == line
+    found = attention([s.server()], [], [StoreCard(s.store(), summary)], [])[0]
+    assert found.title.startswith("380 records")
+    assert line in found.detail
+    summary.by_reason["other_world_size"] = Count(records=7, bytes=7)
+    assert "120 of a model and 7 of a number of ranks that nothing serves now" in incompatible_line(summary)
+
+
+def test_records_derived_from_wrong_ones_need_somebody_with_the_wrong_ones_and_after_them() -> None:
+    """RULES C8: they are served, and nothing proves them right."""
+    derived = {"derived": Count(records=148, bytes=2_400_000)}
+    summary = k.summary()
+    summary.by_reason |= derived
+    found = attention([s.server()], [], [StoreCard(s.store(), summary)], [])
+    assert "148 more records may be wrong, too: computed behind wrong ones (derived)" in found[0].detail
+    assert not [item for item in found if "(derived)" in item.title], "told once"
+    clean = k.summary(clean=True)
+    clean.by_reason |= derived
+    (only,) = attention([s.server()], [], [StoreCard(s.store(), clean)], [])
+    assert (only.kind, only.title) == ("warn", "148 records on nvme-a may be wrong (derived)")
+    assert only.path == "/stores/1/records?class=unverified&reason=derived"
 
 
 def test_all_is_well_only_when_nothing_is_wrong() -> None:
@@ -207,7 +250,7 @@ def test_wrong_records_stay_told_while_they_cannot_be_judged() -> None:
         "When last known, Mon 30 Nov 2026, 13:55:00 UTC. "
         "Since then server lmc-a does not answer, so classes cannot be decided."
     )
-    assert first.path == "/stores/1/records?class=incompatible&reason=other_layout,other_size,declared"
+    assert first.path == SAFE
 
 
 def test_every_alarm_that_fires_is_told_and_none_twice() -> None:
@@ -237,3 +280,63 @@ def test_runs_that_prove_nothing_mask_no_verdict() -> None:
     assert only.kind == "info"
     assert "changed since" not in only.title
     assert overview.stale_word(latest).text == "pass"
+
+
+def test_an_alarm_is_on_the_timeline_when_it_fired_and_when_it_was_over() -> None:
+    fired = alarm(fired_at="2026-11-30T10:00:00.000Z", resolved_at=None, explained_by=None)
+    (event,) = overview.alarm_events(fired)
+    assert (event.what, event.at, event.path) == ("alarm", fired.fired_at, f"/alarms/{fired.id}")
+    assert fired.title in event.text
+    over = fired.model_copy(update={"resolved_at": "2026-11-30T11:00:00.000Z"})
+    assert [(e.at, e.kind) for e in overview.alarm_events(over)] == [
+        (fired.fired_at, event.kind),
+        (over.resolved_at, "ok"),
+    ]
+    # What never fired, and what another alarm tells, is not told.
+    assert overview.alarm_events(fired.model_copy(update={"fired_at": None})) == []
+    assert overview.alarm_events(fired.model_copy(update={"explained_by": "7"})) == []
+
+
+def test_targets_are_grouped_by_what_tells_them_apart() -> None:
+    def labelled(ident: str, **labels: str) -> ServerView:
+        return s.server(ident, f"lmc-{ident}").model_copy(update={"labels": labels})
+
+    a1, b1, b2, rest = (
+        labelled("1", zone="a", site="x"),
+        labelled("2", zone="b", site="x"),
+        labelled("3", zone="b", site="x", gpu="h100"),
+        labelled("4", site="x"),
+    )
+    servers = [b1, a1, rest, b2]
+    assert overview.group_keys(servers) == ("gpu", "zone")  # all have the one site
+    assert overview.group_keys([]) == ()
+    assert [(title, [t.id for t in members]) for title, members in overview.groups(servers, "zone")] == [
+        ("zone=a", ["1"]),
+        ("zone=b", ["2", "3"]),
+        ("without zone", ["4"]),
+    ]
+    assert overview.groups(servers, "") == ()
+    down = s.server("5", state="unreachable")
+    assert overview.group_line([a1, down, b1], "server") == "3 servers, 1 unreachable"
+    assert overview.group_line([a1], "server") == "1 server, all healthy"
+
+
+def test_the_engine_that_recomputes_most_is_told_where_one_stands_out() -> None:
+    def engine(ident: str, share: float | None) -> EngineView:
+        return s.engine(ident).model_copy(update={"prefix_cache": PrefixCacheView(recomputed_share=share)})
+
+    assert overview.most_recomputed([engine("1", 0.10), engine("2", 0.40), engine("3", None)]) == "2"
+    assert overview.most_recomputed([engine("1", 0.38), engine("2", 0.40)]) == ""
+    assert overview.most_recomputed([engine("1", 0.9)]) == overview.most_recomputed([]) == ""
+
+
+def test_canaries_are_told_by_the_worst() -> None:
+    def told(**outcomes: int) -> tuple[str, str]:
+        standing = CanaryStanding(kept=sum(outcomes.values()), outcomes=outcomes, checked_at=None)  # type: ignore[arg-type]
+        word, line = overview.canary_line(standing)
+        return word.kind, line
+
+    assert told(ok=3) == ("ok", "3 canaries came back right")
+    assert told(ok=1) == ("ok", "1 canary came back right")
+    assert told(ok=1, wrong=1, lost=2) == ("bad", "2 lost, 1 wrong of 4 canaries")
+    assert told(ok=1, never=2) == ("none", "2 of 3 canaries not read back yet")

@@ -7,9 +7,13 @@ from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
+from starlette.routing import Match, Route
 
-from app.paths import STATIC
-from tests.unit.web import pages, preview, samples
+from app.paths import DOCS, STATIC
+from app.web import formats
+from app.web.growth import outlook
+from app.web.routers import page_routers
+from tests.unit.web import pages, preview, records_samples, samples
 
 TEMPLATES, _ = preview.templates()
 PLAIN = pages.all_pages()
@@ -52,6 +56,13 @@ def render(name: str, which: pages.Pages, *, fragment: bool = False) -> str:
     return TEMPLATES.render(template, context, fragment=fragment)
 
 
+def test_every_page_tells_in_the_same_words_when_a_store_is_full() -> None:
+    told = outlook(records_samples.summary()).text
+    assert told not in ("", "not foreseen")
+    for name in ("overview", "stores", "store"):
+        assert told in render(name, PLAIN), name
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_page_is_well_formed_and_speaks_to_everybody(name: str) -> None:
     document = Document(render(name, PLAIN))
@@ -72,7 +83,7 @@ def test_page_is_well_formed_and_speaks_to_everybody(name: str) -> None:
     for attrs in document.all("svg"):
         assert "aria-hidden" in attrs or attrs.get("role") == "img" or "viewbox" in attrs, attrs
     for attrs in document.all("th"):
-        assert attrs.get("scope") in ("col", "row"), attrs
+        assert attrs.get("scope") in ("col", "row", "rowgroup"), attrs
     for attrs in document.all("use"):
         assert attrs["href"].split("#")[1] in SPRITE_IDS, attrs
     assert len(document.all("h1")) == 1
@@ -92,6 +103,28 @@ def test_page_needs_no_exception_from_the_content_security_policy(name: str) -> 
         assert attrs.get("src", "").startswith("/static/") or attrs.get("type") == "application/json", attrs
     for attrs in document.all("a"):
         assert attrs["href"].startswith(("/", "#")), attrs
+
+
+ROUTES = [route for router in page_routers() for route in router.routes if isinstance(route, Route)]
+
+
+def leads_somewhere(path: str, method: str) -> bool:
+    if path.startswith(("/static/", "/api/", "/metrics", "/help/")):
+        return True  # other routers' and files
+    scope = {"type": "http", "path": path, "method": method, "root_path": "", "headers": []}
+    return any(route.matches(scope)[0] is Match.FULL for route in ROUTES)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_link_and_form_leads_to_a_page_that_there_is(name: str) -> None:
+    document = Document(render(name, PLAIN))
+    here = PLAIN[name][1].shell.path
+    for attrs in document.all("a"):
+        path = attrs["href"].split("#")[0].split("?")[0] or here.split("?")[0]
+        assert leads_somewhere(path, "GET"), attrs
+    for attrs in document.all("form"):
+        action = (attrs.get("action") or here).split("?")[0]
+        assert leads_somewhere(action, attrs.get("method", "get").upper()), attrs
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -154,6 +187,12 @@ def test_a_plan_is_a_lower_bound_where_more_may_be_derived() -> None:
     assert "lower bound" in render("plan", PLAIN)
 
 
+def test_acceptance_pages_say_what_a_verdict_and_a_score_mean() -> None:
+    for name in ("acceptance", "acceptance-none"):
+        assert "/help/classes#acceptance-verdicts" in render(name, PLAIN)
+    assert "something about the model, not about the cache" in render("acceptance-fail", PLAIN)
+
+
 def test_no_colour_comes_without_a_word() -> None:
     for name in ("overview", "server", "acceptance-fail", "store"):
         for match in re.finditer(r'<span class="(?:status|badge) s-\w+"[^>]*>(.*?)</span>', render(name, PLAIN)):
@@ -167,7 +206,43 @@ def test_actions_are_shown_only_to_those_who_may() -> None:
     assert "/plans" in render("record", PLAIN)
 
 
+def test_quarantine_is_purged_from_its_page_once_the_store_is_named() -> None:
+    text = render("quarantine", PLAIN)
+    document = Document(text)
+    assert [a["action"] for a in document.all("form") if a["action"].endswith("/purge")] == ["/cleanup/runs/41/purge"]
+    asked = next(a for a in document.all("input") if a.get("name") == "confirm")
+    assert "required" in asked
+    assert asked["data-confirm-word"] == PLAIN["quarantine"][1].store.name
+    assert "Purge…" not in render("quarantine-none", PLAIN)
+
+
 def test_navigation_marks_where_one_is() -> None:
     document = Document(render("server", PLAIN))
     marked = [a for a in document.all("a") if a.get("aria-current") == "page"]
     assert [a["href"] for a in marked] == ["/servers"]
+
+
+def test_the_server_page_has_the_hit_rates_that_the_runbook_sends_people_to() -> None:
+    title = "Hit rates by model, salt and engine"
+    assert f"*{title}* on the server's page" in (DOCS / "RUNBOOKS.md").read_text()
+    table = render("server", PLAIN).split(f"<h2>{title}</h2>")[1].split("</section>")[0]
+    rows = [" ".join(Document(row).text).split() for row in table.split("<tr>")[2:]]
+    text = [" ".join(row).replace("\u202f", " ").replace("\xa0", " ") for row in rows]
+    assert text[0] == "salt without a salt 33.3 % 12,000 4,000 3,000 1,000"
+    assert text[1] == "salt tenant-a 0 % 4,000 0 0 0"
+    assert text[2] == "salt tk-* this panel's own runs no traffic 0 0 0 0"
+    assert text[3].startswith("engine qwen-1 20.0 % 13,000 2,600 – –")
+
+
+def test_a_filter_that_cannot_be_used_is_not_told_as_an_empty_store() -> None:
+    text = " ".join(Document(render("records-wrong-filter", PLAIN)).text)
+    assert "The filter cannot be used" in text and "Nothing was looked up" in text
+    assert "Not scanned yet" not in text and "No record matches" not in text
+
+
+def test_times_of_layouts_have_their_date_unless_they_are_of_today() -> None:
+    spans = TEMPLATES.env.from_string('{% import "macros/ui.html" as ui %}{{ ui.spans(epoch) }}')
+    of = [records_samples.span(3 * 86400, 60)]
+    text = " ".join("".join(Document(spans.render(epoch={"spans": of, "live": False})).text).split())
+    first, today = formats.day(of[0]["from"], samples.NOW), formats.clock_time(of[0]["until"])
+    assert text == f"{first} {formats.clock_time(of[0]['from'])} – {today}"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from app.auth.schemas import UserInput
+from app.cleanup.adapters import RecordsInventory
+from app.errors import StoreError
 from app.fleet.schemas import ServerCreate, StoreCreate
 from app.records.views import record_id
+from app.web import pages
 from app.web.pages.acceptance import _body
 from tests.support.authorities import Authority
 from tests.support.panel import Panel, running_panel
@@ -127,6 +132,8 @@ def test_the_search_knows_classes_reasons_policies_and_pages(
         assert "/help/classes#reasons" in browser.get("/search", params={"q": word}).text
     assert 'href="/cleanup"' in browser.get("/search?q=clean").text
     assert "/help/classes" not in browser.get("/search?q=un").text  # two letters are in too many words
+    assert "/help/runbooks#disk-is-full" in browser.get("/search?q=disk+full").text
+    assert "/help/runbooks#" not in browser.get("/search?q=disk+nosuchword").text
     body = {"name": "Nightly sweep", "store_id": store_id, "select": [{"kind": "corrupt"}], "enabled": False}
     made = panel.client("admin").post("/api/v1/policies", json=body)
     assert made.status_code == 201, made.text
@@ -242,12 +249,62 @@ def test_whose_certificate_is_believed_is_entered_shown_and_changed_by_forms(bro
     assert browser.post(f"/settings{where}/delete", data={"confirm": "127.0.0.1"}).status_code == 303
 
 
+def test_what_was_typed_survives_a_probe_and_an_error(browser: httpx.Client) -> None:
+    url = f"https://127.0.0.1:{dead_port()}"
+    typed = {
+        "url": url,
+        "name": "kept",
+        "api_key": "s3cret-key",
+        "headers": "X-Tenant: red",
+        "labels": "rack=7",
+        "tls_ca": Authority.made("rack CA").pem,
+    }
+    probed = browser.post("/settings/servers/new", data={**typed, "probe": "1"})
+    assert probed.status_code == 200
+    assert "Nothing answers there" in probed.text
+    assert "s3cret-key" not in probed.text
+    for name in ("url", "name"):
+        assert field(probed.text, name)["value"] == typed[name]
+    for text in ("X-Tenant: red", "rack=7", "-----BEGIN CERTIFICATE-----"):
+        assert text in probed.text
+    kept = str(field(probed.text, "api_key_kept")["value"])
+    # an error in another field keeps it, too
+    refused = browser.post(
+        "/settings/servers/new", data={**typed, "api_key": "", "api_key_kept": kept, "tls_ca": "-----BEGIN nothing"}
+    )
+    assert refused.status_code == 422
+    assert "own CA. Nothing was changed" in refused.text
+    assert "holds no certificate that can be read" in refused.text
+    assert "-----BEGIN nothing" in refused.text
+    kept = str(field(refused.text, "api_key_kept")["value"])
+    added = browser.post("/settings/servers/new", data={**typed, "api_key": "", "api_key_kept": kept})
+    assert added.status_code == 303
+    where = added.headers["location"]
+    saved = browser.get(f"/api/v1{where}").json()
+    assert (saved["has_api_key"], saved["header_names"], saved["tls"]["verified_by"]) == (True, ["X-Tenant"], "own_ca")
+    assert browser.post(f"/settings{where}/delete", data={"confirm": "kept"}).status_code == 303
+
+
 @pytest.mark.parametrize("path", ["/", "/nowhere/at/all", "relative"])
 def test_a_directory_that_cannot_be_a_store_is_refused(browser: httpx.Client, store_id: str, path: str) -> None:
     data = {"path": path, "server_ids": "1", "confirm": "on"}
     answer = browser.post("/settings/stores/new", data=data)
     assert answer.status_code in (409, 422)
     assert field(answer.text, "path")["value"] == path
+
+
+def test_the_first_address_may_come_without_its_scheme(browser: httpx.Client) -> None:
+    """As a log prints it; what is asked stands in the field then."""
+    where = f"127.0.0.1:{dead_port()}"
+    before = browser.get("/api/v1/servers").json()["items"]
+    page = browser.post("/welcome", data={"url": where, "step": "probe"})
+    assert page.status_code == 200
+    assert field(page.text, "url")["value"] == f"http://{where}"
+    assert "no scheme" not in page.text
+    refused = browser.post("/welcome", data={"url": "ftp://127.0.0.1", "step": "probe"})
+    assert refused.status_code == 422
+    assert field(refused.text, "url")["value"] == "ftp://127.0.0.1"
+    assert browser.get("/api/v1/servers").json()["items"] == before
 
 
 def test_what_answers_at_an_address_is_asked_and_nothing_saved(browser: httpx.Client) -> None:
@@ -293,15 +350,9 @@ class TestPolicies:
         assert view["protect"]["models"] == ["/models/a", "/models/b"]
         assert view["limits"]["max_fraction"] == pytest.approx(0.3)
         assert view["blackouts"] == [{"start": "08:00", "end": "20:00", "days": [1, 2]}]
-        assert len(view["next_firings"]) == 3
+        assert (view["enabled"], view["next_firings"]) == (False, [])  # what goes for room is deleted
         # The edit form shows the same and, sent back untouched, changes nothing.
-        form = Document(browser.get(f"/cleanup/policies/{ident}/edit").text)
-        sent: dict[str, list[str]] = {}
-        for attrs in form.all("input"):
-            if attrs.get("type") in ("checkbox", "radio") and "checked" not in attrs:
-                continue
-            if attrs.get("name") not in (None, "q"):
-                sent.setdefault(attrs["name"], []).append(attrs.get("value", ""))
+        sent = sent_back(browser, f"/cleanup/policies/{ident}/edit")
         sent |= {"protect_models": ["/models/a\n/models/b"], "blackouts": ["08:00-20:00 1,2"]}
         assert browser.post(f"/cleanup/policies/{ident}/edit", data=sent).status_code == 303
         again = browser.get(f"/api/v1/policies/{ident}").json()
@@ -309,6 +360,43 @@ class TestPolicies:
         assert browser.get(f"/cleanup/policies/{ident}").status_code == 200
         assert browser.post(f"/cleanup/policies/{ident}/delete").status_code == 303
         assert browser.get(f"/cleanup/policies/{ident}").status_code == 404
+
+    @pytest.mark.parametrize(("schedule", "told"), [("0 2 * * *", False), ("0 2 * * * @layout-change", True)])
+    def test_the_schedules_page_says_what_a_layout_change_starts(
+        self, browser: httpx.Client, store_id: str, schedule: str, told: bool
+    ) -> None:
+        made = browser.post("/cleanup/policies/new", data=self.values(store_id, name="on change", schedule=schedule))
+        assert made.status_code == 303
+        assert ("and on a layout change" in browser.get("/schedules").text) is told
+        assert browser.post(f"{made.headers['location']}/delete").status_code == 303
+
+    def test_all_that_is_wrong_is_said_at_once(self, browser: httpx.Client, store_id: str) -> None:
+        wrong = {
+            "name": "",
+            "max_records": "many",
+            "max_percent": "half",
+            "max_bytes": "a lot",
+            "blackouts": "08:00-20:00 1,2\nall night\n22:00-23:00 mon",
+            "schedule": "every day",
+            "timezone": "Mars/Olympus",
+            "temporary_older_than": "two hours",
+            "quarantine_for": "long",
+        }
+        for store in (store_id, "999", ""):
+            answer = browser.post("/cleanup/policies/new", data=self.values(store, **wrong))
+            assert answer.status_code == 422
+            for name in (*wrong, *([] if store == store_id else ["store_id"])):
+                if name == "store_id":
+                    continue  # a name that is missing is told first, the store's with the next
+                assert field(answer.text, name)["aria-invalid"] == "true", (store, name)
+            text = html.unescape(answer.text)
+            assert "half % is not a share of the store" in text
+            assert "'all night' is not of the form" in text and "'22:00-23:00 mon' is not of the form" in text
+            assert text.count("'all night' is not of the form") == text.count("'22:00-23:00 mon' is not of the form")
+        named = browser.post("/cleanup/policies/new", data=self.values("999", **{**wrong, "name": "some name"}))
+        for name in ("store_id", *wrong):
+            if name != "name":
+                assert field(named.text, name)["aria-invalid"] == "true", name
 
     @pytest.mark.parametrize(
         ("over", "name"),
@@ -337,15 +425,27 @@ class TestPolicies:
         assert {a["value"] for a in kept} == set(over.get("take", ["incompatible", "temporary", "capacity"]))
         assert browser.get("/api/v1/policies").json()["items"] == []
 
+    def test_all_that_is_wrong_is_said_at_once_in_the_words_of_the_form(
+        self, browser: httpx.Client, store_id: str
+    ) -> None:
+        wrong: dict[str, str | list[str]] = {
+            "capacity_low": "90%",
+            "protect_written_within": "soon",
+            "max_percent": "120",
+            "schedule": "every day",
+            "timezone": "Mars/Olympus",
+        }
+        answer = browser.post("/cleanup/policies/new", data=self.values(store_id, **wrong))
+        said = " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
+        assert answer.status_code == 422
+        assert "low mark, high mark, written within, share of the store, schedule, time zone. Nothing" in said
+        assert "120 % is not a share of the store: write a number above 0 and up to 100" in said
+        assert all(field(answer.text, name).get("aria-invalid") == "true" for name in wrong)
+
     @pytest.mark.parametrize("preset", ["keep_it_safe", "keep_under_85", "two_weeks_unused"])
     def test_each_preset_can_be_saved_as_it_is(self, browser: httpx.Client, store_id: str, preset: str) -> None:
-        form = Document(browser.get(f"/cleanup/policies/new?preset={preset}&store_id={store_id}").text)
-        sent: dict[str, list[str]] = {"store_id": [store_id]}
-        for attrs in form.all("input"):
-            if attrs.get("type") in ("checkbox", "radio") and "checked" not in attrs:
-                continue
-            if attrs.get("name") not in (None, "q"):
-                sent.setdefault(attrs["name"], []).append(attrs.get("value", ""))
+        sent = sent_back(browser, f"/cleanup/policies/new?preset={preset}&store_id={store_id}")
+        sent |= {"store_id": [store_id]}
         made = browser.post("/cleanup/policies/new", data=sent)
         assert made.status_code == 303, re.sub(r"<[^>]+>", "", made.text)
         wanted = next(p for p in browser.get("/api/v1/policy-presets").json() if p["id"] == preset)["policy"]
@@ -355,7 +455,80 @@ class TestPolicies:
             or [s["kind"] for s in view["select"]].sort() == [s["kind"] for s in wanted["select"]].sort()
         )
         assert view["schedule"] == wanted["schedule"]
+        # What deletes waits for somebody who has seen its dry run; it may be due within a second.
+        assert view["enabled"] is (wanted["removal"] == "quarantine")
         browser.post(f"{made.headers['location']}/delete")
+
+    @pytest.mark.parametrize("paused_on", ["schedules", "policy"])
+    def test_a_paused_policy_stays_paused_when_it_is_edited(
+        self, browser: httpx.Client, store_id: str, paused_on: str
+    ) -> None:
+        over: dict[str, str | list[str]] = {"take": ["corrupt"]}
+        here = browser.post("/cleanup/policies/new", data=self.values(store_id, **over)).headers["location"]
+        ident = here.rsplit("/", 1)[1]
+        schedule = policy_schedule(browser, ident)
+        assert schedule["paused"] is False
+        pause = f"/schedules/{schedule['id']}/pause" if paused_on == "schedules" else f"{here}/pause"
+        assert browser.post(pause).status_code == 303
+        assert browser.get(f"/api/v1/policies/{ident}").json()["enabled"] is False
+        said = " ".join(re.sub(r"<[^>]+>", " ", browser.get(here).text).split())
+        assert "Its schedule is paused" in said
+        assert "by user:" in said or "by admin" in said
+        sent = sent_back(browser, f"{here}/edit")
+        assert "enabled" not in sent
+        assert browser.post(f"{here}/edit", data=sent | {"name": ["renamed"]}).status_code == 303
+        renamed = browser.patch(f"/api/v1/policies/{ident}", json={"name": "renamed again"})
+        assert (renamed.json()["enabled"], renamed.json()["next_firings"]) == (False, [])
+        assert policy_schedule(browser, ident)["paused"] is True
+        resume = pause.replace("/pause", "/resume")
+        assert browser.post(resume).status_code == 303
+        assert "Its schedule is" not in browser.get(here).text
+        assert browser.get(f"/api/v1/policies/{ident}").json()["enabled"] is True
+        assert policy_schedule(browser, ident)["paused"] is False
+        browser.post(f"{here}/delete")
+
+    def test_what_deletes_runs_by_itself_only_after_somebody_said_so(
+        self, browser: httpx.Client, store_id: str
+    ) -> None:
+        values = self.values(store_id, removal="delete", take=["corrupt"], quarantine_for="", schedule="* * * * *")
+        here = browser.post("/cleanup/policies/new", data=values).headers["location"]
+        ident = here.rsplit("/", 1)[1]
+        assert policy_schedule(browser, ident)["paused"] is True
+        page = browser.get(here).text
+        assert "Turn the schedule on" in page
+        assert "Its schedule is off" in page
+        assert browser.post(f"{here}/resume").status_code == 303
+        assert policy_schedule(browser, ident)["paused"] is False
+        # Another name is no other selection; another selection or another time waits again.
+        for over, paused in ({"name": "other"}, False), ({"take": ["corrupt", "unreachable"]}, True):
+            assert browser.post(f"{here}/edit", data=values | {"name": "other"} | over).status_code == 303
+            assert policy_schedule(browser, ident)["paused"] is paused
+        browser.post(f"{here}/resume")
+        later = values | {"name": "other", "take": ["corrupt", "unreachable"], "schedule": "5 4 * * *"}
+        browser.post(f"{here}/edit", data=later)
+        assert policy_schedule(browser, ident)["paused"] is True
+        # The API does as it is told.
+        told = browser.patch(f"/api/v1/policies/{ident}", json={"enabled": True, "select": [{"kind": "corrupt"}]})
+        assert told.json()["enabled"] is True
+        assert policy_schedule(browser, ident)["paused"] is False
+        browser.post(f"{here}/delete")
+
+
+def sent_back(browser: httpx.Client, path: str) -> dict[str, list[str]]:
+    """What the browser would send of the inputs of a form that nobody touched."""
+    sent: dict[str, list[str]] = {}
+    for attrs in Document(browser.get(path).text).all("input"):
+        if attrs.get("type") in ("checkbox", "radio") and "checked" not in attrs:
+            continue
+        if attrs.get("name") not in (None, "q"):
+            sent.setdefault(attrs["name"], []).append(attrs.get("value", ""))
+    return sent
+
+
+def policy_schedule(browser: httpx.Client, policy_id: str) -> dict[str, Any]:
+    """The schedule that a policy carries."""
+    items = browser.get("/api/v1/schedules").json()["items"]
+    return next(dict(s) for s in items if (s["kind"], s["target_id"]) == ("policy", policy_id))
 
 
 def test_a_token_is_shown_once_and_works(panel: Panel, browser: httpx.Client) -> None:
@@ -383,6 +556,40 @@ def test_users_are_made_and_see_what_their_role_allows(panel: Panel, browser: ht
     assert vera.get("/settings/users").status_code == 403
     assert vera.post(f"/stores/{store_id}/scans").status_code == 403
     assert vera.get("/activity?view=audit").status_code == 403
+
+
+def test_what_cannot_be_brought_back_wants_its_name_typed(panel: Panel, browser: httpx.Client) -> None:
+    data = {"username": "otto", "password": "long enough", "role": "viewer"}
+    assert browser.post("/settings/users", data=data).status_code == 303
+    assert browser.post("/settings/tokens", data={"name": "pipeline", "role": "viewer"}).status_code == 201
+    auth = panel.services.auth
+    user = next(u for u in auth.list_users().items if u.username == "otto")
+    token = next(t for t in auth.list_tokens().items if t.name == "pipeline")
+    for page, path, word in (
+        ("/settings/users", f"/settings/users/{user.id}/delete", "otto"),
+        ("/settings/tokens", f"/settings/tokens/{token.id}/delete", "pipeline"),
+    ):
+        assert f'data-confirm-word="{word}"' in browser.get(page).text
+        for typed in ({}, {"confirm": word[:-1]}):
+            assert browser.post(path, data=typed).status_code == 303
+            assert f"type {word} to confirm" in browser.get(page).text
+        assert browser.post(path, data={"confirm": f" {word} "}).status_code == 303
+        assert f'data-confirm-word="{word}"' not in browser.get(page).text
+    assert browser.post(f"/settings/tokens/{token.id}/delete").status_code == 404
+
+
+def test_every_button_that_deletes_can_be_taken_back_or_wants_a_word() -> None:
+    """A route that deletes says how to undo it, or reads the typed word; the sandbox goes by one click, as promised."""
+    route = re.compile(r'@router\.post\("([^"]*(?:delete|purge))"\)\ndef \w+\(.*?(?=\n\n\n|\Z)', re.DOTALL)
+    source = {path.name: path.read_text() for path in Path(pages.__file__).parent.glob("*.py")}
+    told = 0
+    for name, text in source.items():
+        for found in route.finditer(text):
+            told += 1
+            if found.group(1).endswith(("/sandbox/delete", "/sessions/delete")):
+                continue
+            assert re.search(r"undo=|confirm", found.group(0)), (name, found.group(1))
+    assert told > 8
 
 
 def test_a_user_is_signed_out_everywhere_by_a_button(panel: Panel, browser: httpx.Client) -> None:
@@ -421,6 +628,30 @@ def test_buttons_that_cannot_do_it_say_why(browser: httpx.Client, store_id: str)
     assert answer.status_code == 404
     started = browser.post(f"/stores/{store_id}/scans")
     assert started.headers["location"] == f"/stores/{store_id}"
+
+
+def test_another_directory_is_told_on_the_stores_page_and_accepted_by_an_admin(
+    panel: Panel, browser: httpx.Client, tmp_path: Path
+) -> None:
+    root = tmp_path / "kv-volume"
+    root.mkdir()
+    store = panel.services.fleet.create_store(StoreCreate(path=str(root), name="volume", confirm=True), actor="test")
+    here, services = f"/stores/{store.id}", panel.services
+    inventory = RecordsInventory(db=services.db, clock=services.clock, records=services.records, runner=services.runner)
+    inventory.refresh(int(store.id), lambda: None)
+    assert "Another directory lies" not in browser.get(here).text
+    root.rename(tmp_path / "away")
+    root.mkdir()
+    with pytest.raises(StoreError, match="not the directory that the last scan knew"):
+        inventory.refresh(int(store.id), lambda: None)
+    page = browser.get(here).text
+    assert "Another directory lies at the store" in page
+    browser.post(f"{here}/directory", data={"found": "1:1"})
+    assert list(root.iterdir()) == []
+    accepted = browser.post(f"{here}/directory", data={"found": field(page, "found")["value"]})
+    assert accepted.headers["location"] == here
+    assert "Another directory lies" not in browser.get(here).text
+    inventory.refresh(int(store.id), lambda: None)
 
 
 def test_a_declared_generation_needs_sense(browser: httpx.Client, store_id: str) -> None:

@@ -104,4 +104,5 @@ def test_a_first_visit_stays_small() -> None:
     names.append("vendor/inter/inter-latin-wght-normal.woff2")
     total = sum(len(asset.packed or asset.content) for n in names if (asset := static.find(n)))
     assert total < 100_000
-    assert sum(len((STATIC / n).read_bytes()) for n in sheets) < 48_000
+    # Uncompressed: a sheet that grows past this holds something that only one page needs (`{% block styles %}`).
+    assert sum(len((STATIC / n).read_bytes()) for n in sheets) < 51_000

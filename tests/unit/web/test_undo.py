@@ -158,6 +158,15 @@ def test_schedules(browser: httpx.Client, store_id: str) -> None:
     assert {k: again[k] for k in body} == body
 
 
+def test_the_schedule_of_a_policy_is_deleted_with_its_policy_only(browser: httpx.Client, store_id: str) -> None:
+    body = {"name": "by night", "store_id": store_id, "select": [{"kind": "corrupt"}], "schedule": "0 3 * * *"}
+    assert browser.post("/api/v1/policies", json=body).status_code == 201
+    (schedule,) = [s for s in items(browser, "/schedules") if s["name"] == "by night"]
+    page = browser.get("/schedules").text
+    assert f"/schedules/{schedule['id']}/pause" in page
+    assert f"/schedules/{schedule['id']}/delete" not in page
+
+
 def test_silences(browser: httpx.Client) -> None:
     asked = {"rule": "server_unreachable", "hours": "3", "comment": "rollout"}
     key = act(browser, "/alarms/silences", asked)

@@ -7,7 +7,9 @@ import tomllib
 
 from app.paths import STATIC
 
+ROOT = STATIC.parent
 VENDOR = STATIC / "vendor"
+FOR_TESTS = ROOT / "tests" / "browser" / "vendor"
 MANIFEST = tomllib.loads((VENDOR / "VENDORED.toml").read_text())
 
 
@@ -40,3 +42,12 @@ def test_every_package_names_its_licence_and_ships_it() -> None:
 def test_the_licence_line_of_icons_stays_in_their_file() -> None:
     text = (VENDOR / "lucide/icons.svg").read_text()
     assert "ISC licence" in text.splitlines()[0]
+
+
+def test_files_for_browser_tests_have_the_bytes_of_their_manifest() -> None:
+    manifest = tomllib.loads((FOR_TESTS / "VENDORED.toml").read_text())
+    files = [entry for package in manifest["package"] for entry in package["file"]]
+    for entry in files:
+        assert hashlib.sha256((FOR_TESTS / entry["target"]).read_bytes()).hexdigest() == entry["sha256"], entry
+    there = {p.relative_to(FOR_TESTS).as_posix() for p in FOR_TESTS.rglob("*") if p.is_file()}
+    assert there == {*(entry["target"] for entry in files), "VENDORED.toml"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import socket
 import time
+import weakref
 
 import httpx
 import pytest
@@ -326,3 +328,18 @@ async def test_a_call_that_is_given_more_time_may_be_silent_for_as_long() -> Non
         with pytest.raises(TargetError) as caught:
             await http.fetch("GET", "/x")
         assert caught.value.kind == "timeout"
+
+
+async def test_an_answer_that_was_read_is_gone_without_the_garbage_collector() -> None:
+    """With it go connection and buffers: thousands a minute in a panel of a fleet."""
+    async with RawServer({"GET /x": send(reply(b"hello"))}) as server, TargetHttp(server.url) as http:
+        gc.collect()
+        gc.disable()
+        try:
+            async with http.open("GET", "/x") as response:
+                assert b"".join([chunk async for chunk in response.aiter_raw()]) == b"hello"
+                answer = weakref.ref(response)
+            del response
+            assert answer() is None
+        finally:
+            gc.enable()

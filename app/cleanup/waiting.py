@@ -1,0 +1,33 @@
+"""What waits in quarantine of a run, by what it was when it was taken: for whoever puts it back."""
+
+from __future__ import annotations
+
+from app.cleanup.chunks import count_chunks, read_chunks
+from app.cleanup.journal import WAITING
+from app.cleanup.schemas import Count
+from app.cleanup.selection import ItemFilter
+from app.database import Database
+
+
+def waiting_kinds(db: Database, plan_id: int, wanted: ItemFilter | None = None) -> dict[str, Count]:
+    """{reason, or class where there is none: count} of what waits; of a selection, where one is given.
+
+    Without a selection the chunks' tallies are read, not the records.
+    """
+    found: dict[str, Count] = {}
+
+    def add(key: str, records: int, size: int) -> None:
+        count = found.setdefault(key, Count(records=0, bytes=0))
+        count.records += records
+        count.bytes += size
+
+    if wanted is None:
+        for counted in count_chunks(db, plan_id):
+            if counted.state in WAITING:
+                add(counted.kind[1] or counted.kind[0], counted.records, counted.bytes)
+        return found
+    for chunk in read_chunks(db, plan_id):
+        for item in chunk.in_state(*WAITING):
+            if wanted.takes(item):
+                add(item.reason or item.cls, 1, item.size)
+    return found

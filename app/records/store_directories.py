@@ -1,0 +1,192 @@
+"""Which directory each store is: checked before anything of a store is read or written, told, accepted by a person.
+
+A directory that is not proven to be the one the last scan knew (`same_store.py`) is refused whole: no scan, no cleanup,
+not even our own folder is made in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import select
+
+from app.audit.service import AuditService
+from app.clock import Clock, iso
+from app.database import Database
+from app.errors import Conflict, InvalidInput, StoreError
+from app.fleet.service import FleetService
+from app.fleet.targets import StoreTarget
+from app.records.inventory_file import Inventory, remove_inventory
+from app.records.same_store import (
+    FoundDirectory,
+    KnownDirectory,
+    Sampled,
+    count_entries,
+    find_directory,
+    identity_text,
+    is_same,
+    sample_of,
+    set_mark,
+)
+from app.records.scan_work import inventory_lock
+from app.records.schemas import ANOTHER_SCAN, StoreDirectoryView
+from app.records.store_dir import StoreDirectory
+from app.records.tables import Scan, StoreDirectoryRow
+from app.scheduling.work import SUCCEEDED
+
+
+class AnotherDirectory(StoreError):
+    """The directory at the store's path is not proven to be the one that the last scan knew."""
+
+    code = "another_directory"
+
+
+class StoreDirectories:
+    """Rows of `store_directory`. `path_of` says where a store's inventory is kept."""
+
+    def __init__(
+        self, db: Database, clock: Clock, audit: AuditService, fleet: FleetService, path_of: Callable[[int], Path]
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._audit = audit
+        self._fleet = fleet
+        self._path_of = path_of
+
+    def check(self, store_id: int, directory: StoreDirectory) -> bool:
+        """Whether it is proven to be the directory known before; False where none is known yet. Writes nothing.
+
+        Raises AnotherDirectory, which says what changed and the way out.
+        """
+        known = self._known(store_id)
+        if known is None:
+            return False
+        found = find_directory(directory, known, lambda: self._sample(store_id))
+        if not is_same(known, found):
+            raise AnotherDirectory(self._sentence(store_id, directory, known, found))
+        return True
+
+    def trouble(self, store: StoreTarget) -> str | None:
+        """Why the directory that lies there now is refused; None where it is not, or cannot be opened."""
+        try:
+            with StoreDirectory.open(store.path) as directory:
+                self.check(store.id, directory)
+        except AnotherDirectory as error:
+            return error.detail
+        except StoreError:
+            return None
+        return None
+
+    def remember(self, store_id: int, directory: StoreDirectory) -> None:
+        """After a scan: this is the store, and it gets its mark."""
+        self._save(store_id, directory, set_mark(directory))
+
+    def view(self, store_id: int) -> StoreDirectoryView:
+        """What is known and what lies there now. Raises NotFound."""
+        store = self._fleet.store_target(store_id)
+        known = self._known(store.id)
+        view = StoreDirectoryView(state="not_known_yet", known=None if known is None else known.identity)
+        try:
+            with StoreDirectory.open(store.path) as directory:
+                view.found = identity_text(directory)
+                if self.check(store.id, directory):
+                    view.state = "same"
+        except AnotherDirectory as error:
+            view.state, view.reason = "another", error.detail
+        except StoreError as error:
+            view.state, view.reason = "unreadable", error.detail
+        return view
+
+    def accept(self, store_id: int, found: str | None, *, actor: str) -> StoreDirectoryView:
+        """A person says: the directory that lies there now is the store. `found` is the one they saw, ``device:inode``.
+
+        Its inventory is forgotten (it says nothing of this directory), so the next scan is a first one. Where nothing
+        has to be accepted, nothing changes. Raises NotFound, StoreError; InvalidInput when another one than `found`
+        lies there; Conflict while a scan is under way.
+        """
+        store = self._fleet.store_target(store_id)
+        with StoreDirectory.open(store.path) as directory, inventory_lock(self._path_of(store.id)) as mine:
+            if not mine:
+                raise Conflict(ANOTHER_SCAN)
+            now = identity_text(directory)
+            if found is not None and found != now:
+                raise InvalidInput.field(
+                    "found", f"{found!r} is not what lies at {store.path} now, which is {now!r}; look again"
+                )
+            try:
+                self.check(store.id, directory)
+            except AnotherDirectory:
+                known = self._known(store.id)
+                self._save(store.id, directory, set_mark(directory), actor=actor, before=known)
+                remove_inventory(self._path_of(store.id))
+        return self.view(store_id)
+
+    # inside
+
+    def _known(self, store_id: int) -> KnownDirectory | None:
+        with self._db.read() as session:
+            row = session.get(StoreDirectoryRow, store_id)
+            if row is not None:
+                return KnownDirectory(row.identity, row.mark, row.fs_type)
+        # Scanned by a version that kept this in the inventory alone.
+        inventory = Inventory.open(self._path_of(store_id))
+        if inventory is None:
+            return None
+        with inventory:
+            identity = inventory.meta().get("directory")
+        return None if identity is None else KnownDirectory(str(identity), None, None)
+
+    def _sample(self, store_id: int) -> list[Sampled]:
+        inventory = Inventory.open(self._path_of(store_id))
+        if inventory is None:
+            return []
+        with inventory:
+            return sample_of(inventory)
+
+    def _save(
+        self,
+        store_id: int,
+        directory: StoreDirectory,
+        mark: str | None,
+        *,
+        actor: str | None = None,
+        before: KnownDirectory | None = None,
+    ) -> None:
+        identity, fs_type = identity_text(directory), directory.mount().fs_type
+        with self._db.write() as session:
+            row = session.get(StoreDirectoryRow, store_id)
+            if row is None:
+                row = StoreDirectoryRow(store_id=store_id, identity=identity, seen_at=0.0)
+                session.add(row)
+            row.identity, row.mark, row.fs_type, row.seen_at = identity, mark, fs_type, self._clock()
+            if actor is not None:
+                self._audit.record(
+                    session,
+                    actor=actor,
+                    action="store.accept_directory",
+                    target_kind="store",
+                    target_id=store_id,
+                    detail={"from": before.identity if before else None, "to": identity, "fs_type": fs_type},
+                )
+
+    def _sentence(self, store_id: int, directory: StoreDirectory, known: KnownDirectory, found: FoundDirectory) -> str:
+        with self._db.read() as session:
+            last = session.execute(
+                select(Scan.records, Scan.finished_at)
+                .where(Scan.store_id == store_id, Scan.state == SUCCEEDED)
+                .order_by(Scan.id.desc())
+                .limit(1)
+            ).one_or_none()
+        then = known.identity + (f", {known.fs_type}" if known.fs_type else "")
+        if last is not None:
+            records, at = last
+            then += f", {records:,} record{'' if records == 1 else 's'}" + (f" at {iso(at)}" if at is not None else "")
+        now = f"{found.identity}, {directory.mount().fs_type or 'file system unknown'}, {count_entries(directory)}"
+        marks = "; its mark is another store's" if known.mark and found.mark else ""
+        return (
+            f"{directory.path} is not the directory that the last scan knew: then {then}; now {now}{marks} "
+            "(device:inode). Nothing was taken over and nothing was written. If its volume is not mounted, mount it "
+            "and try again; if this directory is the store now, say so on the store's page, or with "
+            "tierkeeper scan STORE --accept-directory"
+        )

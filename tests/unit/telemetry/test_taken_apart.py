@@ -1,0 +1,39 @@
+"""Live values are taken apart once a poll, and are always those of the last one."""
+
+from __future__ import annotations
+
+from app.telemetry import live
+from app.telemetry.tables import Snapshot
+from app.telemetry.taken_apart import TakenApart
+from tests.unit.telemetry.support import Bench, captured_engine
+
+
+async def test_once_a_poll_and_never_old(bench: Bench) -> None:
+    first = bench.add_engine(captured_engine(), "http://a:8000")
+    second = bench.add_engine(captured_engine(), "http://b:8000")
+    taken: list[int] = []
+
+    def take(row: Snapshot) -> object:
+        taken.append(row.target_id)
+        return live.engine_live(row)
+
+    kept = TakenApart("engine", take)
+
+    def ask(*ids: int) -> dict[int, object]:
+        with bench.db.read() as session:
+            return kept.of(session, ids)
+
+    assert ask(first, second) == {}  # never polled
+    await bench.tick()
+    before = ask(first, second)
+    assert ask(second, first) == before
+    assert ask(first)[first] is before[first]
+    assert sorted(taken) == [first, second]
+    await bench.tick()
+    after = ask(first)
+    assert taken[2:] == [first]
+    assert after[first] is not before[first]
+    assert after[first].polled_at > before[first].polled_at  # type: ignore[attr-defined]
+    bench.fleet.delete_engine(first, actor="t")
+    assert set(ask(first, second)) == {second}
+    assert set(kept._known) == {second}
