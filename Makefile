@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Many tests use real sockets, processes and clocks: on a busy machine one may be late. A test that is wrong fails thrice.
-AGAIN  := --reruns 2 --reruns-delay 3
+# Why it failed before is printed in any case: an attempt that passes explains nothing.
+AGAIN  := --reruns 2 --reruns-delay 3 --rerun-show-tracebacks
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-unit test-real test-real-long chaos chaos-short load bench soak soak-short test-versions sbom audit lint format screenshots lock clean
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.real.attempts import is_again
 from tests.real.stack import build
 from tests.real.stack.control import RealStack
 
@@ -53,12 +54,15 @@ def session_stack() -> Iterator[RealStack]:
 
 
 @pytest.fixture
-def stack(session_stack: RealStack) -> RealStack:
-    """The session's stack with server and engine alive, whatever the test before left behind.
+def stack(session_stack: RealStack, request: pytest.FixtureRequest) -> RealStack:
+    """The session's stack with server and engine alive, whatever the test before left behind; on a further attempt
+    with an empty store and new processes.
 
     A test that needs another kind of engine says so itself with `stack.ensure(dtype=...)`, which restarts only if it
     must.
     """
-    if not session_stack.running:
+    if is_again(request):
+        session_stack.start_afresh()
+    elif not session_stack.running:
         session_stack.ensure()
     return session_stack

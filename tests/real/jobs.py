@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.real.panel import Panel
@@ -50,8 +52,7 @@ def new_job(
     """
     stack.stop()
     stack.server_knobs = ServerKnobs()
-    fresh = stack.directory / folder
-    fresh.mkdir()
+    fresh = Path(tempfile.mkdtemp(prefix=f"{folder}-", dir=stack.directory))
     stack.start(server={"l2_path": fresh} | (server or {}), engine=asdict(EngineKnobs()) | (engine or {}))
     panel = Panel(stack)
     try:

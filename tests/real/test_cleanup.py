@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.real.attempts import Shared, shared
 from tests.real.jobs import Job, new_job
 from tests.real.stack.clients import Answer, drift, prompt, wait_until
 from tests.real.stack.control import RealStack
@@ -61,9 +62,14 @@ class Traffic:
 
 
 @pytest.fixture(scope="module")
-def job(session_stack: RealStack) -> Iterator[Job]:
-    with new_job(session_stack, "l2-cleanup", engine={"warm_up": False}) as job:
-        yield job
+def jobs(session_stack: RealStack) -> Iterator[Shared[Job]]:
+    with shared(lambda: new_job(session_stack, "l2-cleanup", engine={"warm_up": False})) as jobs:
+        yield jobs
+
+
+@pytest.fixture
+def job(jobs: Shared[Job], request: pytest.FixtureRequest) -> Job:
+    return jobs.of(request)
 
 
 def test_traffic_keeps_running_through_a_cleanup_of_a_third_of_the_store(job: Job) -> None:

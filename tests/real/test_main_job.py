@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.real.attempts import Shared, shared
 from tests.real.jobs import ARMS, Job, new_job
 from tests.real.stack.clients import drift, key_of, prompt, total, wait_until
 from tests.real.stack.control import RealStack
@@ -26,9 +27,15 @@ DTYPE_FLOOR = 0.12
 
 
 @pytest.fixture(scope="module")
-def job(session_stack: RealStack) -> Iterator[Job]:
-    with new_job(session_stack, "l2-main-job", engine={"dev_mode": False, "warm_up": False}) as job:
-        yield job
+def jobs(session_stack: RealStack) -> Iterator[Shared[Job]]:
+    knobs = {"dev_mode": False, "warm_up": False}
+    with shared(lambda: new_job(session_stack, "l2-main-job", engine=knobs)) as jobs:
+        yield jobs
+
+
+@pytest.fixture
+def job(jobs: Shared[Job], request: pytest.FixtureRequest) -> Job:
+    return jobs.of(request)
 
 
 # --- what the panel shows and finds
@@ -75,11 +82,14 @@ def test_numbers_are_those_of_the_server_itself(job: Job) -> None:
 
 def test_a_scan_lists_exactly_the_files_on_disk(job: Job) -> None:
     stack, panel = job.stack, job.panel
+    store(stack, prompt(1600, 511), "listed")
+    have = len(stack.records())
     stack.engine().complete(prompt(130, 510))  # without a salt, too
-    stack.wait_stored(47)
+    stack.wait_stored(have + 2)
     on_disk = stack.records()
     done = job.scan()
-    assert done["records"] == len(on_disk) == 47
+    assert done["records"] == len(on_disk) == have + 2
+    assert len(on_disk) > 20, "more than a page"
     assert done["bytes"] == sum(on_disk.values())
     listed = list(panel.items(f"/stores/{job.store_id}/records", page_size=20))
     assert {item["name"]: item["size_bytes"] for item in listed} == on_disk
@@ -93,8 +103,8 @@ def test_a_scan_lists_exactly_the_files_on_disk(job: Job) -> None:
         assert item["cache_salt"] == key["cache_salt"]
         assert (item["class"], item["reason"]) == ("current", None), item
     summary = panel.get(f"/stores/{job.store_id}/summary")
-    assert (summary["records"], summary["bytes"]) == (47, sum(on_disk.values()))
-    assert summary["by_class"]["current"] == {"records": 47, "bytes": sum(on_disk.values())}
+    assert (summary["records"], summary["bytes"]) == (len(on_disk), sum(on_disk.values()))
+    assert summary["by_class"]["current"] == {"records": len(on_disk), "bytes": sum(on_disk.values())}
 
 
 # --- acceptance
@@ -195,6 +205,7 @@ def test_a_truncated_record_is_found_cleaned_and_heals(job: Job) -> None:
     stack.ensure()
     tokens = prompt(1000, 520)
     cold = store(stack, tokens, "cut")
+    store(stack, prompt(600, 521), "whole")
     saved = contents(stack, "cut")
     victim = sorted(saved)[4]
     (stack.l2 / victim).write_bytes(saved[victim][:10_000])

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -204,6 +204,13 @@ class RealStack:
         self.launch_engine("engine", **(engine or {}))
         self._await_server()
         self.await_engine("engine")
+
+    def start_afresh(self) -> None:
+        """Everything down, then server and engine with their default knobs on a store that is empty."""
+        self.stop()
+        self.server_knobs = ServerKnobs()
+        empty = Path(tempfile.mkdtemp(prefix="l2-", dir=self.directory))
+        self.start(server={"l2_path": empty}, engine=asdict(EngineKnobs()))
 
     def start_server(self, **knobs: Any) -> CacheServer:
         """Starts the cache server and waits until it is healthy. Knobs: see ServerKnobs."""
