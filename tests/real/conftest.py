@@ -17,6 +17,9 @@ from tests.real.attempts import is_again
 from tests.real.stack import build
 from tests.real.stack.control import RealStack
 
+# An assertion that fails in a step must show its values, as one in a test does.
+pytest.register_assert_rewrite("tests.real.stack.steps", "tests.real.jobs", "tests.real.panel")
+
 WANTED = os.environ.get("TIERKEEPER_REAL") == "1"
 HERE = Path(__file__).resolve().parent
 # Starting an engine takes 20 to 40 s on two idle cores, minutes on busy ones.
