@@ -223,18 +223,17 @@ class _Merge:
             self._db.execute("COMMIT")
 
     def _fetch(self, count: int) -> list[Stored]:
-        if count <= 0:
-            return []
-        rows = self._cursor.fetchmany(count)
-        if self._ahead:
-            kept = []
-            for stored in rows:
-                if stored[ID] in self._ahead:
-                    self._ahead.discard(stored[ID])
-                else:
-                    kept.append(stored)
-            return kept
-        return rows
+        """Up to `count` rows that no file has matched yet. None are returned only where there are none left: a run of
+        rows that were all matched ahead is no end.
+        """
+        while count > 0 and (rows := self._cursor.fetchmany(count)):
+            if not self._ahead:
+                return rows
+            kept = [stored for stored in rows if stored[ID] not in self._ahead]
+            self._ahead.difference_update(stored[ID] for stored in rows)
+            if kept:
+                return kept
+        return []
 
     def _look_up(self, row: Row) -> Stored | None:
         found = find_rows(self._reader.db, self._book.owner(row[0]).cohort_ids, row[:3])

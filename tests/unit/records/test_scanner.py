@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.errors import Conflict, StoreError
@@ -18,7 +21,7 @@ from app.records.inventory_file import Inventory
 from app.records.query import Reader
 from app.records.scan_work import ScanOutcome, inventory_lock, scan_directory
 from app.records.scanner import Totals
-from app.records.store_dir import StoreDirectory
+from app.records.store_dir import Entries, StoreDirectory
 from tests.unit.records.disk import NOW, NS, blind, key, record, write
 
 
@@ -246,6 +249,46 @@ def test_after_any_changes_the_inventory_is_the_disk(
             assert listed(database) == after
             assert outcome.totals.added == len(after.keys() - before.keys())
             assert outcome.totals.vanished == len(before.keys() - after.keys())
+
+
+def _listed_in_another_order(patch: pytest.MonkeyPatch, seed: int) -> None:
+    """A file system that lists a flat directory as it likes: in no order that was seen before."""
+    listing = StoreDirectory.walk_entries
+
+    def walk_entries(self: StoreDirectory, *, batch: int = 4096, **options: Any) -> Iterator[tuple[str, Entries]]:
+        found = [entry for _, entries in listing(self, **options) for entry in entries]
+        Random(seed).shuffle(found)
+        for at in range(0, len(found), batch):
+            yield "", found[at : at + batch]
+
+    patch.setattr(StoreDirectory, "walk_entries", walk_entries)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 60), st.lists(st.tuples(st.integers(0, 2**20), st.sets(st.integers(0, 60))), max_size=3))
+# Rows that were matched ahead can fill a batch of their own: what was deleted behind it is gone all the same.
+@example(31, [(0, {0, 1, 2, 3, 10, 20})])
+def test_in_whatever_order_a_directory_is_listed_the_inventory_is_the_disk(
+    first: int, rounds: list[tuple[int, set[int]]]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.records.scanner.BATCH", 3)
+        patch.setattr("app.records.scan_work.BATCH", 3)
+        root, database = Path(folder, "l2"), Path(folder, "i.db")
+        root.mkdir()
+        for number in range(first):
+            record(root, number)
+        scan(root, database)
+        for seed, deleted in rounds:
+            before = on_disk(root)
+            for number in deleted:
+                (root / format_name(key(number))).unlink(missing_ok=True)
+            with patch.context() as shuffled:
+                _listed_in_another_order(shuffled, seed)
+                outcome = scan(root, database)
+            after = on_disk(root)
+            assert listed(database) == after
+            assert (outcome.totals.added, outcome.totals.vanished) == (0, len(before) - len(after))
 
 
 def test_a_missing_or_linked_directory_is_refused(tmp_path: Path) -> None:
