@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ Clock = Callable[[], float]
 system_clock: Clock = time.time
 
 
+@functools.lru_cache(maxsize=4096)  # of a fleet a page writes thousands, most of them the same as a moment ago
 def iso(seconds: float | None) -> str | None:
     """RFC 3339 in UTC with milliseconds, ``2026-11-30T08:12:02.125Z``; None stays None.
 

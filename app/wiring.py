@@ -224,6 +224,7 @@ class Background:
         every(services.settings.poll_seconds, "layout-watch", watch.look)
         every(DEAD_OWNERS_SECONDS, "dead-owners", services.runner.recover, prompt=True)
         every(60.0, "roll-up", services.telemetry.roll_up)
+        every(60.0, "recent", services.telemetry.read_recent)
         every(300.0, "retention", services.telemetry.retire)
         every(60.0, "distributions", services.records.count_anew)
         every(60.0, "names-of-plans", services.cleanup.index_names)

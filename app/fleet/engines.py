@@ -220,7 +220,7 @@ class Engines:
     def _views(self, rows: Sequence[Engine]) -> list[EngineView]:
         live = self._context.live.engines_live([row.id for row in rows])
         now = self._context.clock()
-        return [_view(row, live.get(row.id, EngineLive()), now) for row in rows]
+        return [_view(row, live.get(row.id) or EngineLive(), now) for row in rows]
 
 
 def guess_server(

@@ -191,7 +191,7 @@ class Servers:
                 stores[server_id].append((store_id, server_path))
         live = self._context.live.servers_live(ids)
         now = self._context.clock()
-        return [_view(row, live.get(row.id, ServerLive()), engines[row.id], stores[row.id], now) for row in rows]
+        return [_view(row, live.get(row.id) or ServerLive(), engines[row.id], stores[row.id], now) for row in rows]
 
 
 def _view(

@@ -1,49 +1,86 @@
-"""What `token_flow` adds up, out of the samples: of a whole fleet a quarter of an hour is hundreds of thousands, so
-that none is read twice."""
+"""What `token_flow` adds up, out of the samples: those of the last quarter of an hour are read once (`recent`)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.fleet.targets import EngineTarget
-from app.telemetry import history, rollup
+from app.telemetry import rollup, window_sums
+from app.telemetry.metrics import INTERVAL
+from app.telemetry.recent import Minutes, Recent
 from app.telemetry.tables import Series
 from app.telemetry.token_flow import ENGINE_SERIES, SERVER_SERIES, TierSlice
 
 Sums = Mapping[int, Mapping[str, float]]
-#: In the order of `TierSlice`; the first is the engines', the others are their server's.
-_BY_MINUTE = ("external_tokens", "l1_hit_tokens", "l2_hit_tokens")
+#: {target: {series: {minute: sum}}}
+ByMinute = Mapping[int, Mapping[str, Minutes]]
+#: What pages ask for: the flow of the last quarter of an hour.
+RECENT_SECONDS = 900.0
+_NOTHING: Minutes = {}
 
 
-def flow_sums(
-    session: Session, engines: Sequence[EngineTarget], server_ids: Sequence[int], start: float, now: float
-) -> tuple[Sums, Sums, list[TierSlice]]:
-    """The sums of each engine and each server in [start, now), and each server with its engines minute by minute (none
-    for windows whose minutes are gone). A series without any sample there is missing."""
-    engine_ids = [engine.id for engine in engines]
-    if now - start > rollup.DEFAULT_KEPT.raw / 4:
-        of_engines = history.sums(session, "engine", engine_ids, ENGINE_SERIES, start, now, now)
-        return of_engines, history.sums(session, "server", server_ids, SERVER_SERIES, start, now, now), []
-    others = [name for name in ENGINE_SERIES if name not in _BY_MINUTE]
-    found = history.sums(session, "engine", engine_ids, others, start, now, now)
-    of_servers: dict[int, dict[str, float]] = defaultdict(dict)
-    cells: dict[tuple[int | None, int], list[float]] = {}
-    server_of = {("engine", e.id): e.server_id for e in engines} | {("server", i): i for i in server_ids}
-    rows = session.execute(
-        select(Series.id, Series.target_kind, Series.target_id, Series.metric).where(Series.metric.in_(_BY_MINUTE))
+class FlowSums:
+    """The sums of engines and servers in [now - window, now), and of each server with its engines minute by minute."""
+
+    def __init__(self) -> None:
+        self._engines = Recent("engine", (*ENGINE_SERIES, INTERVAL), RECENT_SECONDS)
+        self._servers = Recent("server", SERVER_SERIES, RECENT_SECONDS)
+
+    def of(
+        self, session: Session, engines: Mapping[int, int | None], window: float, now: float
+    ) -> tuple[Sums, Sums, list[TierSlice]]:
+        """`engines`: id and server. No slices for windows whose minutes are gone. A series without any sample is
+        missing."""
+        servers = sorted({server for server in engines.values() if server is not None})
+        if window > rollup.DEFAULT_KEPT.raw / 4:
+            start = now - window
+            of_engines = window_sums.sums(session, "engine", list(engines), ENGINE_SERIES, start, now, now)
+            return of_engines, window_sums.sums(session, "server", servers, SERVER_SERIES, start, now, now), []
+        found: tuple[ByMinute, ByMinute]
+        if window == RECENT_SECONDS:
+            found = self._engines.of(session, engines, now), self._servers.of(session, servers, now)
+        else:
+            names = (*ENGINE_SERIES, INTERVAL)
+            found = (
+                _by_minute(session, "engine", engines, names, now - window, now),
+                _by_minute(session, "server", servers, SERVER_SERIES, now - window, now),
+            )
+        return _totals(found[0]), _totals(found[1]), _slices(engines, *found)
+
+
+def _by_minute(
+    session: Session, kind: str, ids: Collection[int], names: Sequence[str], start: float, now: float
+) -> ByMinute:
+    query = select(Series.id, Series.target_id, Series.metric).where(
+        Series.target_kind == kind, Series.target_id.in_(ids), Series.metric.in_(names)
     )
-    series = {row[0]: row[1:] for row in rows if (row[1], row[2]) in server_of}
-    for ident, at, total in history.minute_sums(session, list(series), start, now):
-        kind, target, metric = series[ident]
-        own = (found if kind == "engine" else of_servers)[target]
-        own[metric] = own.get(metric, 0.0) + total
-        cells.setdefault((server_of[kind, target], at), [0.0, 0.0, 0.0])[_BY_MINUTE.index(metric)] += total
-    # Servers that tell hits without their tiers (LMCache before 0.5.5) must be known as such.
-    bare = [i for i in server_ids if len(of_servers.get(i, ())) < len(_BY_MINUTE) - 1]
-    for ident, told in history.sums(session, "server", bare, SERVER_SERIES, start, now, now).items() if bare else ():
-        of_servers[ident].update(told)
-    return found, of_servers, [TierSlice(*cell) for cell in cells.values()]
+    series = {row.id: (row.target_id, row.metric) for row in session.execute(query)}
+    found: dict[int, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for ident, minute, total in window_sums.minute_sums(session, list(series), start, now):
+        target, metric = series[ident]
+        found[target][metric][minute] = total
+    return found
+
+
+def _totals(found: ByMinute) -> Sums:
+    return {target: {name: sum(minutes.values()) for name, minutes in own.items()} for target, own in found.items()}
+
+
+def _slices(engines: Mapping[int, int | None], of_engines: ByMinute, of_servers: ByMinute) -> list[TierSlice]:
+    external: dict[int, list[Minutes]] = defaultdict(list)
+    for engine, server in engines.items():
+        told = of_engines.get(engine, {}).get("external_tokens")
+        if server is not None and told is not None:
+            external[server].append(told)
+    slices = []
+    for server in external.keys() | of_servers.keys():
+        own = of_servers.get(server, {})
+        l1, l2 = own.get("l1_hit_tokens", _NOTHING), own.get("l2_hit_tokens", _NOTHING)
+        loads = external.get(server, [])
+        for minute in l1.keys() | l2.keys() | set().union(*loads):
+            from_server = sum([load.get(minute, 0.0) for load in loads])
+            slices.append(TierSlice(from_server, l1.get(minute, 0.0), l2.get(minute, 0.0)))
+    return slices

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.errors import InvalidInput
-from app.telemetry.metrics import CATALOGUE, INTERVAL, Metric
+from app.telemetry.metrics import CATALOGUE, Metric
 from app.telemetry.rollup import DEFAULT_KEPT, FIVE_MINUTES, HOUR, Kept, marks
 from app.telemetry.tables import Sample1h, Sample5m, SampleRaw, Series
 
@@ -54,7 +54,7 @@ class Request:
         return self.start, self.end, self.step, self.source
 
 
-@dataclass
+@dataclass(slots=True)
 class Bucket:
     """Sums over one span of one series."""
 
@@ -177,7 +177,7 @@ def _bucket_points(
     points = []
     for number in range(math.floor(request.start * 1000 / step), math.ceil(request.end * 1000 / step)):
         cells = {name: sums[series_id].get(number * step) for name, series_id in ids.items()}
-        points.append((number * step / 1000, _value(request.metric, cells)))
+        points.append((number * step / 1000, value_of(request.metric, cells)))
     return points
 
 
@@ -189,7 +189,7 @@ def buckets(
     low = math.floor(start * 1000 / width) * width
     high = math.ceil(end * 1000 / width) * width
     done = marks(session)
-    found: dict[int, dict[int, Bucket]] = {series_id: defaultdict(Bucket) for series_id in series_ids}
+    found: dict[int, dict[int, Bucket]] = {series_id: {} for series_id in series_ids}
     parts: list[tuple[type[Any], int, int]] = []
     five, hour = done.get("5m", low), done.get("1h", low)
     if source == "1h":
@@ -214,19 +214,24 @@ def _add_part(
     until: int,
     width: int,
 ) -> None:
-    bucket = (table.at // width * width).label("bucket")
+    of = table.__table__.c  # plain rows: making each of them by way of the class takes as long as adding them up
+    bucket = (of.at // width * width).label("bucket")
     columns: tuple[Any, ...]
     if table is SampleRaw:
-        columns = (func.count(), func.sum(table.value), func.min(table.value), func.max(table.value))
+        columns = (func.count(), func.sum(of.value), func.min(of.value), func.max(of.value))
     else:
-        columns = (func.sum(table.count), func.sum(table.sum), func.min(table.min), func.max(table.max))
+        columns = (func.sum(of["count"]), func.sum(of.sum), func.min(of.min), func.max(of.max))
     query = (
-        select(table.series_id, bucket, *columns)
-        .where(table.series_id.in_(series_ids), table.at >= begin, table.at < until)
-        .group_by(table.series_id, bucket)
+        select(of.series_id, bucket, *columns)
+        .where(of.series_id.in_(series_ids), of.at >= begin, of.at < until)
+        .group_by(of.series_id, bucket)
     )
     for series_id, at, count, total, low, high in session.execute(query):
-        found[series_id][at].add(count, total, low, high)
+        known = found[series_id]
+        if at in known:
+            known[at].add(count, total, low, high)
+        else:
+            known[at] = Bucket(count, total, low, high)
 
 
 #: {series id: [(milliseconds, value)]}
@@ -258,7 +263,7 @@ def _raw_points(
     points: list[tuple[float, float | None]] = []
     for index, at in enumerate(times):
         cells = {name: by_time[at].get(name) for name in ids}
-        points.append((at / 1000, _value(request.metric, cells)))
+        points.append((at / 1000, value_of(request.metric, cells)))
         if index in gaps:
             points.append((at / 1000 + interval, None))
     return points
@@ -284,7 +289,7 @@ def _empty(request: Request) -> list[tuple[float, float | None]]:
     return [(number * step / 1000, None) for number in range(first, last)]
 
 
-def _value(metric: Metric, cells: dict[str, Bucket | None]) -> float | None:
+def value_of(metric: Metric, cells: dict[str, Bucket | None]) -> float | None:
     """The metric's value over one bucket; None where a part is not known or a divisor is zero."""
     main = cells.get(metric.series)
     if main is None or main.count == 0:
@@ -303,59 +308,6 @@ def _value(metric: Metric, cells: dict[str, Bucket | None]) -> float | None:
         return None
     value = main.sum / divisor
     return min(1.0, value) if metric.unit == "ratio" else value
-
-
-def sums(
-    session: Session, kind: str, target_ids: Sequence[int], names: Sequence[str], start: float, end: float, now: float
-) -> dict[int, dict[str, float]]:
-    """{target: {series: sum of its increments in the span}}; a series without any sample there is missing.
-
-    Spans beyond six hours come from the 5-minute table, to its bucket borders.
-    """
-    source: Source = "raw" if end - start <= 6 * 3600 and now - start <= DEFAULT_KEPT.raw else "5m"
-    wanted = [*names, INTERVAL]
-    query = select(Series.id, Series.target_id, Series.metric).where(
-        Series.target_kind == kind, Series.target_id.in_(target_ids), Series.metric.in_(wanted)
-    )
-    series = {row.id: (row.target_id, row.metric) for row in session.execute(query)}
-    result: dict[int, dict[str, float]] = defaultdict(dict)
-    if source == "raw":
-        rows = session.execute(
-            select(SampleRaw.series_id, func.sum(SampleRaw.value))
-            .where(
-                SampleRaw.series_id.in_(list(series)),
-                SampleRaw.at > round(start * 1000),
-                SampleRaw.at <= round(end * 1000),
-            )
-            .group_by(SampleRaw.series_id)
-        ).all()
-        for series_id, total in rows:
-            target, metric = series[series_id]
-            result[target][metric] = total
-        return result
-    for series_id, found in buckets(session, list(series), start, end, FIVE_MINUTES / 1000, "5m").items():
-        if found:
-            target, metric = series[series_id]
-            result[target][metric] = sum(bucket.sum for bucket in found.values())
-    return result
-
-
-def minute_sums(
-    session: Session, series_ids: Sequence[int], start: float, end: float
-) -> Sequence[Row[int, int, float]]:
-    """(series id, start of the minute in milliseconds, sum of its values as polled within (start, end]). Of a fleet
-    these are thousands: a page has no time to make more of each."""
-    bucket = (SampleRaw.at // 60_000 * 60_000).label("minute")
-    query = (
-        select(SampleRaw.series_id, bucket, func.sum(SampleRaw.value))
-        .where(
-            SampleRaw.series_id.in_(series_ids),
-            SampleRaw.at > round(start * 1000),
-            SampleRaw.at <= round(end * 1000),
-        )
-        .group_by(SampleRaw.series_id, bucket)
-    )
-    return session.execute(query).all()
 
 
 def oldest(session: Session, kind: str, target_id: int, request: Request) -> float | None:

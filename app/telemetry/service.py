@@ -18,9 +18,10 @@ from app.fleet.tables import Engine, HealthChange, Server
 from app.paging import decode_cursor, encode_cursor
 from app.settings import Settings
 from app.shapes import Page
-from app.telemetry import history, live, rollup
+from app.telemetry import history, live, rollup, window_sums
 from app.telemetry.counted import Span, spans
-from app.telemetry.flow_sums import flow_sums
+from app.telemetry.flow_sums import RECENT_SECONDS, FlowSums
+from app.telemetry.metrics import CATALOGUE
 from app.telemetry.prometheus import Older, Prometheus, merged, query_of
 from app.telemetry.schemas import HealthChangeView, OlderView, SamplesView, TokenFlowView
 from app.telemetry.tables import Observation, Series, Snapshot
@@ -60,6 +61,7 @@ class TelemetryService:
         self._fleet = fleet
         self._servers = TakenApart("server", live.server_live)
         self._engines = TakenApart("engine", live.engine_live)
+        self._flow_sums = FlowSums()
         fleet.attach_live(self)
         fleet.on_forget(_forget)
         fleet.on_moved(_drop_snapshot)
@@ -159,6 +161,15 @@ class TelemetryService:
             for of_metric in found
         ]
 
+    def lately(
+        self, target_kind: PolledKind, target_ids: Collection[int], metrics: Sequence[str], *, seconds: float
+    ) -> list[dict[int, float | None]]:
+        """For each metric its value over the last `seconds`, by target; None where it is not known."""
+        now = self._clock()
+        wanted = [CATALOGUE[target_kind][name] for name in metrics]
+        with self._db.read() as session:
+            return window_sums.totals(session, target_kind, list(target_ids), wanted, now - seconds, now)
+
     def health_changes(
         self, *, page_size: int, page_token: str | None, target_kind: str | None = None, target_id: int | None = None
     ) -> Page[HealthChangeView]:
@@ -181,16 +192,12 @@ class TelemetryService:
             next_page_token=encode_cursor(list_name, [rows[-1].id]) if more else None,
         )
 
-    def token_flow(self, server_id: int | None, window_seconds: float = 900.0) -> TokenFlowView:
+    def token_flow(self, server_id: int | None, window_seconds: float = RECENT_SECONDS) -> TokenFlowView:
         """Where prompt tokens came from, for one server's engines or (None) for all that belong to a server."""
         now = self._clock()
-        engines = self._fleet.engine_targets(server_id)
-        if server_id is None:
-            engines = [engine for engine in engines if engine.server_id is not None]
-        server_ids = sorted({engine.server_id for engine in engines if engine.server_id is not None})
-        start = now - window_seconds
         with self._db.read() as session:
-            of_engines, of_servers, slices = flow_sums(session, engines, server_ids, start, now)
+            engines = _linked_engines(session, server_id)
+            of_engines, of_servers, slices = self._flow_sums.of(session, engines, window_seconds, now)
         return token_flow(
             None if server_id is None else str(server_id),
             window_seconds,
@@ -233,6 +240,10 @@ class TelemetryService:
 
     # upkeep, called by the scheduler
 
+    def read_recent(self) -> None:
+        """Reads what was polled since: a page that asks for it after a quiet hour would have to read all of it."""
+        self.token_flow(None)
+
     def roll_up(self) -> int:
         """Brings the 5-minute and hourly tables up to now; returns how many buckets were written."""
         return rollup.roll_up(self._db, self._clock())
@@ -240,6 +251,13 @@ class TelemetryService:
     def retire(self, *, batches: int = 20) -> bool:
         """Drops what is too old, at most so many batches; True while there is more."""
         return all(rollup.retire(self._db, self._clock(), self._kept) for _ in range(batches))
+
+
+def _linked_engines(session: Session, server_id: int | None) -> dict[int, int | None]:
+    """The server of each engine that belongs to this one, or to any: of a whole fleet only what the flow needs."""
+    query = select(Engine.id, Engine.server_id).order_by(Engine.id)
+    query = query.where(Engine.server_id.is_not(None) if server_id is None else Engine.server_id == server_id)
+    return {row.id: row.server_id for row in session.execute(query)}
 
 
 def _snapshot(row: Snapshot) -> TargetSnapshot:

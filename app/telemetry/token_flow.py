@@ -10,7 +10,7 @@ mostly meet; where they do not, L1 and L2 are unknown and the bounds are told.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.telemetry.metrics import INTERVAL
 from app.telemetry.schemas import FlowLevel, FlowLevelView, TokenFlowView
@@ -21,8 +21,7 @@ SERVER_SERIES = ("hit_tokens", "l1_hit_tokens", "l2_hit_tokens")  # all hits, an
 DECIDED = 0.02
 
 
-@dataclass(frozen=True)
-class TierSlice:
+class TierSlice(NamedTuple):
     """One server and its engines in one minute: external tokens, and looked-up tokens found in L1 and L2."""
 
     external: float
@@ -108,8 +107,12 @@ def _external(
 
 def l2_bounds(slices: Sequence[TierSlice]) -> tuple[float, float]:
     """How many of the external tokens came from L2: (at least, at most)."""
-    least = sum(min(max(0.0, s.external - s.l1_hits), s.l2_hits) for s in slices)
-    most = sum(min(s.external, s.l2_hits) for s in slices)
+    least = most = 0.0
+    for external, l1_hits, l2_hits in slices:  # of a fleet thousands
+        most += external if external < l2_hits else l2_hits
+        if external > l1_hits:
+            beyond = external - l1_hits
+            least += beyond if beyond < l2_hits else l2_hits
     return least, max(least, most)
 
 

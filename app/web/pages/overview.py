@@ -99,8 +99,8 @@ def hops(services: Services, servers: Sequence[ServerView]) -> tuple[Hop, ...]:
     metrics = (
         "requested_tokens_per_second", "l1_written_per_second", "l2_store_bytes_per_second", "l1_evicted_per_second"
     )  # fmt: skip
-    found = services.telemetry.sparklines("server", [int(s.id) for s in servers], metrics, points=1, seconds=300.0)
-    asked, stored, written, evicted = (_sum([values[0] for values in series.values()]) for series in found)
+    found = services.telemetry.lately("server", [int(s.id) for s in servers], metrics, seconds=300.0)
+    asked, stored, written, evicted = (_sum(list(values.values())) for values in found)
     return (
         _hop("looked up in L1 and L2", "asked", asked, "tokens/s"),
         _hop("stored", "store", stored, "chunks/s"),

@@ -11,9 +11,10 @@ from sqlalchemy import func, select
 from app.database import insert_ignore
 from app.errors import InvalidInput
 from app.telemetry import rollup
-from app.telemetry.history import plan, spread, sums
+from app.telemetry.history import plan, spread
 from app.telemetry.metrics import CATALOGUE, INCREMENTS
 from app.telemetry.tables import RollUpMark, Sample1h, Sample5m, SampleRaw, Series
+from app.telemetry.window_sums import sums
 from tests.unit.telemetry.support import Bench
 
 T0 = 1_795_964_400.0  # a whole hour
@@ -227,6 +228,21 @@ class TestRollUp:
             now = bench.clock.now
             found = sums(session, "engine", [1], ("local_tokens",), now - 8 * 3600, now, now)
         assert found[1]["local_tokens"] == 7.0 * 8 * 360
+
+    def test_what_was_lately_ends_now_and_not_at_a_border(self, bench: Bench) -> None:
+        now = T0 + 7 * 60 + 3
+        polls = [T0 + 10 * n for n in range(43)]
+        for ident in (1, 2):
+            put(
+                bench, "l1_written_chunks", [(at, 20.0 * ident if at > now - 300 else 9e9) for at in polls], ident=ident
+            )
+            put(bench, "interval_seconds", [(at, 10.0) for at in polls], ident=ident)
+        put(bench, "interval_seconds", [(at, 10.0) for at in polls], ident=3)
+        bench.clock.now = now
+        metrics = ("l1_written_per_second", "l1_evicted_per_second")
+        stored, evicted = bench.telemetry.lately("server", [1, 2, 3, 4], metrics, seconds=300.0)
+        assert stored == {1: 2.0, 2: 4.0, 3: None}
+        assert evicted == {1: None, 2: None, 3: None}
 
 
 class TestRetention:
