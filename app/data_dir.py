@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 from pathlib import Path
 from typing import IO
 
@@ -61,3 +62,29 @@ class ServeLock:
         if self._handle is not None:
             self._handle.close()
             self._handle = None
+
+
+#: As `ServeLock.acquire` writes it.
+_HOLDER = re.compile(r"process (\d+) at (\S+)")
+
+
+def serving_at(data_dir: Path) -> str | None:
+    """The address at which a panel serves a data directory, as it wrote it down; None where none does.
+
+    The lock itself is not tried: whoever starts a panel at that moment would be refused.
+    """
+    try:
+        holder = _HOLDER.fullmatch((data_dir / "serve.lock").read_text("utf-8").strip())
+    except (OSError, ValueError):
+        return None
+    return holder[2] if holder is not None and _lives(int(holder[1])) else None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True  # somebody else's, but there
+    except (OSError, OverflowError):
+        return False
+    return True

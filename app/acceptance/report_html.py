@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.acceptance.schemas import AcceptanceRunView, ArmView, CandidateView, ComparisonView, DivergenceView, PairView
+from app.acceptance.finding import ToldOnce, told_once
+from app.acceptance.schemas import (
+    AcceptanceRunView,
+    ArmView,
+    CandidateView,
+    ComparisonView,
+    DivergenceView,
+    FindingView,
+    PairView,
+)
+from app.acceptance.tokens import token_told
 from app.acceptance.told import evidence_lines, load_lines, score_pairs
 from app.print_forms import as_html as _e
 from app.print_forms import page_head
@@ -26,12 +36,7 @@ def render_html(run: AcceptanceRunView, samples: Sequence[tuple[str, Sequence[fl
         f"profile {_e(run.profile)}, mode {_e(run.mode or 'not chosen')}, {_e(run.started_at or run.created_at)}.</p>",
     ]
     if run.findings:
-        rows = "".join(
-            f"<li><strong>{_e(f.severity.replace('_', ' '))}</strong> {_e((f.arm + ': ') if f.arm else '')}{_e(f.text)}"
-            f" ({_e(f.code)})"
-            f"{' <em>' + _e(f.fix) + '</em>' if f.fix else ''}</li>"
-            for f in run.findings
-        )
+        rows = "".join(_reason(told) for told in told_once(run.findings))
         parts.append(f"<h2>Reasons</h2><ul>{rows}</ul>")
     parts.append(f'<h2>Arms</h2><div class="wide">{_arms(run.arms)}</div>')
     if samples:
@@ -49,6 +54,17 @@ def render_html(run: AcceptanceRunView, samples: Sequence[tuple[str, Sequence[fl
     return "\n".join(parts)
 
 
+def _reason(told: ToldOnce[FindingView]) -> str:
+    x = told.finding
+    where = f"{', '.join(told.arms)}: " if told.arms else ""
+    times = f", {told.count} times" if told.count > 1 else ""
+    more = "".join(f"<li>{_e((o.arm + ': ') if o.arm else '')}{_e(o.text)}</li>" for o in told.others)
+    return (
+        f"<li><strong>{_e(x.severity.replace('_', ' '))}</strong> {_e(where)}{_e(x.text)} ({_e(x.code)}{times})"
+        f"{' <em>' + _e(x.fix) + '</em>' if x.fix else ''}{'<ul>' + more + '</ul>' if more else ''}</li>"
+    )
+
+
 def _arms(arms: Sequence[ArmView]) -> str:
     head = "".join(f'<th scope="col">{h}</th>' for h in _COLUMNS.split("|"))
     rows = "".join(_arm(a) for a in arms)
@@ -64,7 +80,7 @@ def _arm(arm: ArmView) -> str:
     )
     drift = arm.logprob.max_abs_difference if arm.logprob else None
     cells = [
-        _e(arm.title),
+        f"{_e(arm.name)}<br><small>{_e(arm.title)}</small>",
         str(arm.requests),
         _n(arm.external_tokens),
         _n(arm.expected_external_tokens),
@@ -188,7 +204,8 @@ def _top(divergence: DivergenceView) -> str:
 
 
 def _token(candidate: CandidateView) -> str:
-    return candidate.token if candidate.text is None else f"{candidate.text!r} ({candidate.token})"
+    text, ident = token_told(candidate.token, candidate.text)
+    return f"{text} ({ident})" if text and ident else text or ident
 
 
 def _in_force(run: AcceptanceRunView) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from app.acceptance.answers import AnswerSet, Candidate
 from app.acceptance.compare import Comparison, Pair
 from app.acceptance.evidence import ArmEvidence, TokenEvidence
+from app.acceptance.finding import ARM_LABELS
 from app.acceptance.schemas import (
     ArmView,
     CandidateView,
@@ -24,19 +25,6 @@ from app.acceptance.schemas import (
 from app.acceptance.stats import median_interval, summarise
 from app.acceptance.tolerance import Tolerance
 
-TITLES: Mapping[str, str] = {
-    "cold": "Cold: computed, nothing cached",
-    "warm": "Warm: from the engine's GPU cache",
-    "external_l1": "External, L1: from the cache server's memory",
-    "external_l2": "External, L2: from disk",
-    "mixed": "Mixed: head from the GPU cache, rest from the cache server",
-    "shared_prefix": "Shared prefix: same document, other question",
-    "changed_head": "Changed head: first token changed, nothing may hit",
-    "restarted_server": "After a restart of the cache server",
-    "restarted_engine": "After a restart of the engine",
-    "cross_engine": "Cross engine: stored by one engine, read by another",
-    "without_cache": "Without cache: an engine without the connector",
-}
 #: Divergences shown of one comparison; all of them count.
 MAX_DIVERGENCES = 20
 
@@ -81,7 +69,7 @@ def arm_view(
     done = evidence.answered + evidence.refused
     return ArmView(
         name=result.name,
-        title=TITLES.get(result.name, result.name),
+        title=ARM_LABELS.get(result.name, result.name),
         engine=result.engine,
         state="complete" if evidence.complete else ("incomplete" if done else "not_run"),
         requests=evidence.requests,

@@ -21,7 +21,7 @@ from app.acceptance.arms import Asking
 from app.acceptance.conduct import Conduct
 from app.acceptance.evidence import ArmEvidence
 from app.acceptance.facts import Facts, cannot_begin, default_mode, read_facts, same_layout
-from app.acceptance.finding import CACHE_ARMS, ELSEWHERE, Finding
+from app.acceptance.finding import ARM_LABELS, CACHE_ARMS, ELSEWHERE, Finding
 from app.acceptance.hooks import HookTarget
 from app.acceptance.ledger import ServerLedger
 from app.acceptance.load import LoadEvidence, LoadSeen
@@ -29,7 +29,7 @@ from app.acceptance.preparation import Prepared, RunInput, prepare
 from app.acceptance.prompts import Prompt
 from app.acceptance.recorder import Recorder, Step
 from app.acceptance.restarts import Restarts
-from app.acceptance.results import TITLES, ArmResult, shown_tokens
+from app.acceptance.results import ArmResult, shown_tokens
 from app.acceptance.stack import Pace, RunStopped, Stack
 from app.acceptance.verdict import RunEvidence, Verdict, verdict
 from app.acceptance.workload import BuiltShape, workload
@@ -142,7 +142,7 @@ class Run:
         steps = [("preflight", "Look at engine and cache server"), ("prompts", "Prepare prompts")]
         filled = "warm" if "warm" in arms else "cold"
         for arm in arms:
-            steps.append((f"arm:{arm}", TITLES[arm]))
+            steps.append((f"arm:{arm}", f"{arm}: {ARM_LABELS[arm]}"))
             if arm == filled and any(a in CACHE_ARMS for a in arms):
                 steps.append(("stored", "Wait until the records are stored"))
         steps.append(("conclude", "Look again, compare and judge"))

@@ -19,7 +19,7 @@ from app.acceptance.control_findings import control_findings
 from app.acceptance.controls import ControlSeen
 from app.acceptance.discrimination import Discrimination
 from app.acceptance.evidence import ArmEvidence, RecordsEvidence, StoredEvidence
-from app.acceptance.finding import CACHE_ARMS, SEVERITIES, Finding, Severity
+from app.acceptance.finding import CACHE_ARMS, SEVERITIES, Finding, Severity, sentences
 from app.acceptance.tolerance import BLIND_NATS, Tolerance
 
 VerdictName = Literal["pass", "pass_with_near_ties", "fail", "invalid", "error", "timeout"]
@@ -71,7 +71,7 @@ class Verdict:
     @property
     def reasons(self) -> tuple[str, ...]:
         """One sentence each: what decided, then what else would have kept it from passing, then the warnings."""
-        return tuple(f.sentence() for f in self.findings if f.severity != "note")
+        return sentences(self.findings)
 
 
 def verdict(evidence: RunEvidence) -> Verdict:

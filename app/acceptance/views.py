@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from app.acceptance.finding import ARM_LABELS, sentences
 from app.acceptance.prompts import own_key
 from app.acceptance.schemas import AcceptanceRunView, AnswerView, ArmView, ComparisonView, FindingView, StepView
 from app.acceptance.tables import AcceptanceAnswer, AcceptanceRun, AcceptanceStep
@@ -36,10 +37,10 @@ def run_view(row: AcceptanceRun, steps: Sequence[AcceptanceStep]) -> AcceptanceR
         mode=mode,
         verdict=row.verdict,
         headline=row.headline,
-        reasons=[sentence(f) for f in findings if f.severity != "note"],
+        reasons=list(sentences(findings)),
         findings=findings,
         steps=[step_view(s) for s in steps],
-        arms=[ArmView(**a) for a in row.arms],
+        arms=[ArmView(**{**a, "title": ARM_LABELS.get(a["name"], a["title"])}) for a in row.arms],
         comparisons=[ComparisonView(**c) for c in row.comparisons],
         evidence=row.evidence,
         request=_shown_request(row.request),
@@ -70,13 +71,6 @@ def _shown_request(request: dict[str, Any]) -> dict[str, Any]:
 def _prompt_names(request: dict[str, Any]) -> dict[str, str]:
     """Keys are given in the order of the prompts (preparation)."""
     return {own_key(i): p["name"] for i, p in enumerate(request.get("prompts") or ()) if p.get("name")}
-
-
-def sentence(finding: FindingView) -> str:
-    """As `verdict.Finding.sentence`."""
-    head = f"{finding.arm}: " if finding.arm else ""
-    body = f"{head}{finding.text} ({finding.code})."
-    return f"{body} {finding.fix}" if finding.fix else body
 
 
 def step_view(row: AcceptanceStep) -> StepView:

@@ -33,6 +33,8 @@ router = APIRouter(tags=["cleanup"])
 
 StoreQuery = Annotated[str | None, Query(max_length=40, description="only those of this store")]
 PolicyQuery = Annotated[str | None, Query(max_length=40, description="only those of this policy")]
+StateQuery = Annotated[str | None, Query(max_length=40, description="only records in this state, for instance used")]
+ErrnoQuery = Annotated[int | None, Query(ge=0, le=99999, description="only records that failed with this errno")]
 Chosen = Annotated[SelectionInput | None, Body(description="which records; all without it")]
 
 
@@ -192,26 +194,35 @@ def run_records(
     services: ServicesDep,
     principal: Viewer,
     paging: PageQuery,
-    state: Annotated[str | None, Query(max_length=40, description="only records in this state")] = None,
+    state: StateQuery = None,
+    errno: ErrnoQuery = None,
 ) -> Page[ItemView]:
     """What became of each record."""
     return services.cleanup.run_records(
-        parse_id("cleanup run", run_id), page_size=paging.page_size, page_token=paging.page_token, state=state
+        parse_id("cleanup run", run_id),
+        page_size=paging.page_size,
+        page_token=paging.page_token,
+        state=state,
+        errno=errno,
     )
 
 
 @router.get("/cleanup-runs/{run_id}/records.jsonl", responses=NOT_FOUND, response_class=StreamingResponse)
-def run_records_jsonl(run_id: str, services: ServicesDep, principal: Viewer) -> StreamingResponse:
-    """All records of a run, one JSON object a line, streamed."""
-    items = services.cleanup.export_run_records(parse_id("cleanup run", run_id))
+def run_records_jsonl(
+    run_id: str, services: ServicesDep, principal: Viewer, state: StateQuery = None, errno: ErrnoQuery = None
+) -> StreamingResponse:
+    """All records of a run, or those of one outcome, one JSON object a line, streamed."""
+    items = services.cleanup.export_run_records(parse_id("cleanup run", run_id), state=state, errno=errno)
     lines = (json.dumps(item.model_dump(by_alias=True)) + "\n" for item in items)
     return _download(lines, "application/x-ndjson", f"cleanup-run-{run_id}.jsonl")
 
 
 @router.get("/cleanup-runs/{run_id}/records.csv", responses=NOT_FOUND, response_class=StreamingResponse)
-def run_records_csv(run_id: str, services: ServicesDep, principal: Viewer) -> StreamingResponse:
-    """All records of a run as CSV, streamed."""
-    items = services.cleanup.export_run_records(parse_id("cleanup run", run_id))
+def run_records_csv(
+    run_id: str, services: ServicesDep, principal: Viewer, state: StateQuery = None, errno: ErrnoQuery = None
+) -> StreamingResponse:
+    """All records of a run, or those of one outcome, as CSV, streamed."""
+    items = services.cleanup.export_run_records(parse_id("cleanup run", run_id), state=state, errno=errno)
     return _download(_csv(items), "text/csv; charset=utf-8", f"cleanup-run-{run_id}.csv")
 
 

@@ -147,7 +147,10 @@ def list_records(
     _who: Viewer,
     where: Where,
     paging: PageQuery,
-    order: Annotated[str | None, Query(description="modified_at, accessed_at, size_bytes or name; - turns it")] = None,
+    order: Annotated[
+        str | None,
+        Query(description="modified_at, accessed_at, size_bytes, name or certainty (of being wrong); - turns it"),
+    ] = None,
 ) -> Page[RecordView]:
     """The inventory. With a rare free text a page may be short (or empty) and still have a next one."""
     return services.records.list_records(

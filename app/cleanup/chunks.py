@@ -86,6 +86,11 @@ class Chunk:
     def state_of(self, index: int) -> str:
         return STATES[self.states[index]]
 
+    def errno_of(self, seq: int) -> int | None:
+        """The error number beside what became of a record; None where there is none."""
+        note = self.notes.get(seq - self.first_seq)
+        return None if note is None else note.errno
+
     def set(self, outcomes: Sequence[Any], now: float) -> None:
         """Takes outcomes (seq, state, errno, detail) in."""
         states, first = self.states, self.first_seq

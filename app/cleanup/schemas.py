@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from app.clock import parse_iso
 from app.scheduling.schemas import ApiModel, InputModel, WorkView
 
 Removal = Literal["quarantine", "delete"]
@@ -131,10 +132,25 @@ class PresetView(ApiModel):
     policy: dict[str, Any]
 
 
+class SeenInput(InputModel):
+    """What somebody was shown when they asked for a plan: how many records, by the scan of which time."""
+
+    records: int = Field(ge=0, lt=10**15)
+    scanned_at: str | None = Field(None, max_length=40)
+
+    @field_validator("scanned_at")
+    @classmethod
+    def _is_a_time(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_iso(value)
+        return value
+
+
 class FilterPlanInput(InputModel):
     """POST /stores/{id}/plans. `filter` takes the query parameters of the records list (class, reason, model, …).
 
     `quarantine_for`: how long what goes into quarantine stays restorable; null keeps it until somebody purges it.
+    `seen`: what was shown of it before; the plan keeps it, so that a difference can be told.
     """
 
     filter: dict[str, Any]
@@ -142,6 +158,14 @@ class FilterPlanInput(InputModel):
     quarantine_for: str | None = Field(DEFAULT_QUARANTINE, max_length=20)
     protect: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
+    seen: SeenInput | None = None
+
+
+class SeenView(ApiModel):
+    """What was shown to whoever asked for a plan: records, by the scan of which time."""
+
+    records: int
+    scanned_at: str | None
 
 
 class LeavesView(ApiModel):
@@ -193,6 +217,8 @@ class PlanView(WorkView):
     expired: bool
     scanned_at: str | None
     run_id: str | None
+    # What the page showed that a plan of a filter was asked for on; null where nothing was shown.
+    seen: SeenView | None = None
 
 
 class ItemView(ApiModel):
@@ -290,6 +316,8 @@ class RunView(WorkView):
     purge_after: str | None
     # On single runs only, not in lists. What waits, by what it was when it was taken: its reason, else its class.
     waiting_by_reason: dict[str, Count] | None = None
+    # What became of its records, as they stand now: state of an item -> records.
+    outcomes: dict[str, int] | None = None
     hit_rate: HitRateAround | None = None
 
 
@@ -358,3 +386,5 @@ class EpisodeView(ApiModel):
     run_ids: list[str]
     closed_at: str | None
     closed_by_run_id: str | None
+    # The cleanup run that is at work on the store now: until it ends nothing is said of what is left.
+    running_run_id: str | None = None

@@ -87,3 +87,8 @@ def selection_of(record_ids: Sequence[str] | None, filters: Mapping[str, str] | 
 def item_id(seq: int) -> str:
     """The outside id of an item within its run."""
     return f"{_OWN_MARK}{seq}"
+
+
+def item_seq(ident: str) -> int:
+    """The number behind an `item_id`."""
+    return int(ident.removeprefix(_OWN_MARK))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import Select
@@ -13,6 +14,7 @@ from app.cleanup.chunks import Chunk, chunks_holding, read_chunk, read_chunks
 from app.cleanup.plan import counted_under
 from app.cleanup.ports import Inventory
 from app.cleanup.schemas import ItemView
+from app.cleanup.selection import item_seq
 from app.cleanup.views import item_view
 from app.clock import Clock
 from app.database import Database
@@ -82,24 +84,35 @@ class ServiceBase:
         page_token: str | None,
         state: str | None = None,
         reason: str | None = None,
+        errno: int | None = None,
         planned_only: bool = False,
     ) -> Page[ItemView]:
         """One page of a plan's records, in their order. Raises BadToken."""
         after = int(decode_cursor(list_name, page_token)[0] or 0) if page_token else 0
-        found: list[ItemView] = []
-        last = 0
+        items = self._items(plan_id, after, state=state, reason=reason, errno=errno, planned_only=planned_only)
+        found = list(islice(items, page_size + 1))
+        if len(found) <= page_size:
+            return Page(items=found, next_page_token=None)
+        return Page(items=found[:-1], next_page_token=encode_cursor(list_name, [item_seq(found[-2].id)]))
+
+    def _items(
+        self,
+        plan_id: int | None,
+        after: int,
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        errno: int | None = None,
+        planned_only: bool = False,
+    ) -> Iterator[ItemView]:
+        """The records of a plan after a number that all conditions leave, in their order."""
         for chunk in self._chunks(plan_id, after, state, reason):
             if planned_only and chunk.round != 1:
-                break
-            rows = chunk.rows if state is None else chunk.in_state(state)
-            for row in rows:
-                if row.seq <= after or (reason is not None and not counted_under(reason, row.why, row.cls, row.reason)):
-                    continue
-                if len(found) == page_size:
-                    return Page(items=found, next_page_token=encode_cursor(list_name, [last]))
-                found.append(item_view(chunk, row))
-                last = row.seq
-        return Page(items=found, next_page_token=None)
+                return
+            for row in chunk.rows if state is None else chunk.in_state(state):
+                kept = reason is None or counted_under(reason, row.why, row.cls, row.reason)
+                if row.seq > after and kept and (errno is None or chunk.errno_of(row.seq) == errno):
+                    yield item_view(chunk, row)
 
     def _chunks(self, plan_id: int | None, after: int, state: str | None, reason: str | None) -> Iterator[Chunk]:
         if plan_id is None:

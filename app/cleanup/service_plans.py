@@ -71,6 +71,7 @@ class PlanMethods(ServiceBase):
             "quarantine_for": body.quarantine_for,
             "protect": body.protect,
             "limits": body.limits,
+            "seen": None if body.seen is None else body.seen.model_dump(),
         }
         parse_filter_spec(stored)
         with self._db.write() as session:

@@ -9,16 +9,16 @@ from datetime import UTC, datetime
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from app.cleanup.chunks import read_chunks
+from app.cleanup.chunks import STATES
 from app.cleanup.hit_rate import around
 from app.cleanup.name_index import index_names
 from app.cleanup.schemas import EpisodeView, ItemView, RunView
 from app.cleanup.service_base import ServiceBase
 from app.cleanup.tables import CleanupEpisode, CleanupRun, Plan, Policy
-from app.cleanup.views import episode_view, item_view, run_view
-from app.cleanup.waiting import waiting_kinds
+from app.cleanup.views import episode_view, run_view
+from app.cleanup.waiting import outcomes_of, waiting_kinds
 from app.clock import iso
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, InvalidInput, NotFound
 from app.scheduling.schemas import Page
 from app.scheduling.work import ACTIVE_STATES, SUCCEEDED
 from app.telemetry.service import TelemetryService
@@ -134,6 +134,9 @@ class RunMethods(ServiceBase):
             view = self._run_view(session, row)
         if row.plan_id is not None and row.waiting_records and row.state not in ACTIVE_STATES:
             view.waiting_by_reason = waiting_kinds(self._db, row.plan_id)
+        plan_id = self._finished_plan(run_id)
+        if plan_id is not None:
+            view.outcomes = self._outcomes(plan_id, view)
         if self._telemetry is None or row.started_at is None or row.finished_at is None:
             return view
         try:
@@ -166,24 +169,40 @@ class RunMethods(ServiceBase):
                 view=lambda row: self._run_view(session, row),
             )
 
+    def _outcomes(self, plan_id: int, view: RunView) -> dict[str, int]:
+        """Records by what became of them; those that the run has not come to are `planned`."""
+        found = outcomes_of(self._db, plan_id)
+        untouched = view.planned.records + view.added.records - sum(found.values())
+        if untouched > 0:
+            found["planned"] = found.get("planned", 0) + untouched
+        return found
+
     def run_records(
-        self, run_id: int, *, page_size: int, page_token: str | None, state: str | None = None
+        self,
+        run_id: int,
+        *,
+        page_size: int,
+        page_token: str | None,
+        state: str | None = None,
+        errno: int | None = None,
     ) -> Page[ItemView]:
-        """What became of each record; `state` filters."""
+        """What became of each record; `state` filters, and `errno` those that failed with it. Raises InvalidInput."""
         plan_id = self._finished_plan(run_id)
         return self._item_page(
             plan_id,
-            list_name=f"run_records|{run_id}|{state}",
+            list_name=f"run_records|{run_id}|{state}|{errno}",
             page_size=page_size,
             page_token=page_token,
-            state=state,
+            state=_known_state(state, errno),
+            errno=errno,
         )
 
-    def export_run_records(self, run_id: int) -> Iterator[ItemView]:
-        """All of them, streamed. Raises NotFound at once."""
-        plan_id = self._finished_plan(run_id)
-        chunks = read_chunks(self._db, plan_id) if plan_id is not None else iter(())
-        return (item_view(chunk, row) for chunk in chunks for row in chunk.rows)
+    def export_run_records(
+        self, run_id: int, *, state: str | None = None, errno: int | None = None
+    ) -> Iterator[ItemView]:
+        """All of them, or those that `state` and `errno` leave, streamed. Raises NotFound, InvalidInput at once."""
+        state = _known_state(state, errno)
+        return self._items(self._finished_plan(run_id), 0, state=state, errno=errno)
 
     def _finished_plan(self, run_id: int) -> int | None:
         """The plan of a run; None where the run ended while it was still planning, so that nothing was planned."""
@@ -238,7 +257,9 @@ class RunMethods(ServiceBase):
         if open_only:
             query = query.where(CleanupEpisode.closed_at.is_(None))
         with self._db.read() as session:
-            return [episode_view(row) for row in session.scalars(query)]
+            active = select(CleanupRun.store_id, CleanupRun.id).where(CleanupRun.state.in_(ACTIVE_STATES))
+            running = {int(store): int(run) for store, run in session.execute(active)}
+            return [episode_view(row, running.get(row.store_id)) for row in session.scalars(query)]
 
     def _run_row(self, session: Session, run_id: int) -> CleanupRun:
         row = session.get(CleanupRun, run_id)
@@ -248,6 +269,13 @@ class RunMethods(ServiceBase):
 
     def _run_view(self, session: Session, row: CleanupRun) -> RunView:
         return run_view(row, store_name=self._store_name(session, row.store_id))
+
+
+def _known_state(state: str | None, errno: int | None) -> str | None:
+    """The state to look for: only what failed has an errno. Raises InvalidInput for a state that is none."""
+    if state is not None and state not in STATES:
+        raise InvalidInput.field("state", f"{state!r} is not what becomes of a record; use one of {', '.join(STATES)}")
+    return "failed" if state is None and errno is not None else state
 
 
 def folder_name(now: float) -> str:

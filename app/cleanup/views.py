@@ -27,6 +27,7 @@ from app.cleanup.schemas import (
     Removal,
     RunBrief,
     RunView,
+    SeenView,
     StepView,
     Trigger,
     Verdict,
@@ -146,6 +147,7 @@ def plan_view(row: Plan, *, store_name: str, run_id: int | None, now: float) -> 
         expired=row.expires_at is not None and now > row.expires_at,
         scanned_at=iso(row.scanned_at),
         run_id=None if run_id is None else str(run_id),
+        seen=SeenView(**seen) if (seen := row.body.get("seen")) else None,
     )
 
 
@@ -256,8 +258,8 @@ def job_view(row: QuarantineJob, *, store_id: int) -> QuarantineJobView:
     )
 
 
-def episode_view(row: CleanupEpisode) -> EpisodeView:
-    """An episode."""
+def episode_view(row: CleanupEpisode, running: int | None = None) -> EpisodeView:
+    """An episode. `running`: the run that is at work on its store."""
     return EpisodeView(
         id=str(row.id),
         store_id=str(row.store_id),
@@ -267,4 +269,5 @@ def episode_view(row: CleanupEpisode) -> EpisodeView:
         run_ids=[str(i) for i in row.run_ids],
         closed_at=iso(row.closed_at),
         closed_by_run_id=None if row.closed_by_run_id is None else str(row.closed_by_run_id),
+        running_run_id=None if running is None else str(running),
     )

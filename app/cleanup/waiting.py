@@ -9,6 +9,14 @@ from app.cleanup.selection import ItemFilter
 from app.database import Database
 
 
+def outcomes_of(db: Database, plan_id: int) -> dict[str, int]:
+    """{state: records} of the chunks that a run has touched. Reads no record."""
+    found: dict[str, int] = {}
+    for counted in count_chunks(db, plan_id):
+        found[counted.state] = found.get(counted.state, 0) + counted.records
+    return found
+
+
 def waiting_kinds(db: Database, plan_id: int, wanted: ItemFilter | None = None) -> dict[str, Count]:
     """{reason, or class where there is none: count} of what waits; of a selection, where one is given.
 

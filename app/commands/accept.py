@@ -23,11 +23,11 @@ from app.commands.context import COMMAND_PRINCIPAL, command_services
 from app.commands.files import MOST_PROMPTS, read_named
 from app.commands.lists import numbers_of, parts_of
 from app.commands.option_names import naming_options
+from app.commands.panel_link import say_where
 from app.commands.remote_panel import RemotePanel, remote_panel
 from app.errors import FieldError, InvalidInput
 from app.printable import say
 from app.services import Services
-from app.settings import load_settings
 from app.wording import location
 
 EXIT_PASS, EXIT_NOT_PASSED, EXIT_TROUBLE = 0, 1, 3
@@ -108,16 +108,8 @@ def accept(options: AcceptOptions) -> int:
         say(one_line(run))
         for reason in run["reasons"]:
             say(f"  {reason}", file=sys.stderr)
-        where = link(options, run["id"])
-        if exit_status(run) != EXIT_PASS or not where.startswith("/"):
-            say(f"  the run: {where}", file=sys.stderr)
+        say_where("  the run", options.url, f"/acceptance/runs/{run['id']}", matters=exit_status(run) != EXIT_PASS)
     return exit_status(run)
-
-
-def link(options: AcceptOptions, run_id: str) -> str:
-    """Where people see the run; only its path where this command does not know the panel's address."""
-    panel = options.url or (load_settings().public_url or "")
-    return f"{panel.rstrip('/')}/acceptance/runs/{run_id}"
 
 
 def exit_status(run: Mapping[str, Any]) -> int:

@@ -23,6 +23,7 @@ from app.benchmark.verdict import Finding, by_kind
 from app.commands.context import COMMAND_PRINCIPAL, command_services
 from app.commands.files import MOST_PROMPTS, read_named
 from app.commands.lists import numbers_of
+from app.commands.panel_link import say_where
 from app.commands.remote_panel import RemotePanel, remote_panel
 from app.errors import FieldError, InvalidInput
 from app.printable import say, say_lines
@@ -99,6 +100,7 @@ def bench(options: BenchOptions) -> int:
             if kind[0].severity != "note":
                 more = f" (and {len(kind) - 1} more of this kind)" if len(kind) > 1 else ""
                 say(f"  {kind[0].told(more)}", file=sys.stderr)
+        say_where("  the run", options.url, f"/benchmark/runs/{run['id']}", matters=exit_status(run) != 0)
     return exit_status(run)
 
 

@@ -20,6 +20,7 @@ from app.checks.schemas import CheckView
 from app.checks.views import finding_view
 from app.commands.check_remote import RemoteRequest, check_at_panel
 from app.commands.check_targets import engine_request, server_request
+from app.commands.panel_link import say_where
 from app.errors import InvalidInput
 from app.printable import say, say_lines
 
@@ -98,6 +99,8 @@ def _at_panel(options: CheckOptions, request: RemoteRequest) -> int:
         raise InvalidInput.field("--also", "is for plain addresses: a panel compares all of its servers anyway")
     views = check_at_panel(request)
     _print(views, options)
+    if not options.as_json:
+        say_where("the checks", request.url, "/checks", matters=False)
     silent = [item.subject for item in views if item.id == "reachable" and item.effective == "no answer"]
     return _silent(silent) or _status(views)
 

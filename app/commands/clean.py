@@ -23,6 +23,7 @@ from app.commands import plan_listing
 from app.commands.clean_desks import LocalDesk, Panel, RemoteDesk
 from app.commands.context import command_services, keep_program
 from app.commands.option_names import naming_options
+from app.commands.panel_link import say_where
 from app.commands.remote_panel import remote_panel
 from app.errors import FieldError, InvalidInput, TierkeeperError
 from app.printable import say
@@ -80,6 +81,7 @@ def plan(options: CleanOptions) -> int:
         print(json.dumps({**made, "items": items}, indent=2))
     else:
         _print_plan(made, items)
+        say_where("the plan", options.url, f"/cleanup/plans/{made['id']}", matters=made["state"] != "succeeded")
     return EXIT_DONE if made["state"] == "succeeded" else EXIT_TROUBLE
 
 
@@ -114,6 +116,7 @@ def clean(options: CleanOptions) -> int:
         print(json.dumps(run, indent=2))
     else:
         _print_run(run)
+        say_where("the run", options.url, f"/cleanup/runs/{run['id']}", matters=exit_status(run) != EXIT_DONE)
     return exit_status(run)
 
 

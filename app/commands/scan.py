@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.clock import system_clock
-from app.disk_room import room
+from app.disk_room import Room, room
 from app.errors import InvalidInput, NotFound, TierkeeperError
 from app.printable import say
 from app.settings import Settings, load_settings
@@ -147,10 +147,16 @@ def _print(summary: dict[str, Any], as_json: bool, *, title: str, seconds: float
 
     found = room(FilesystemSummary.model_validate(summary["filesystem"]))
     if found is not None:
-        kept = f"; {_size(found.reserved)} more are reserved by the file system" if found.reserved else ""
-        say(f"  free {_size(found.free)} of {_size(found.whole)}, as df counts{kept}")
+        say(f"  {_room(found)}")
     for line in [*summary["alarms"], *(f"not readable: {name}" for name in summary["unreadable"])]:
         say(f"  ! {line}")
+
+
+def _room(found: Room) -> str:
+    """The file system in the words of the pages: what is used of what can be used, and what is free."""
+    kept = f"; {_size(found.reserved)} more are reserved by the file system" if found.reserved else ""
+    share = "" if found.ratio is None else f", {found.ratio:.0%} used"
+    return f"{_size(found.used)} of {_size(found.whole)}{share}, {_size(found.free)} free, as df counts{kept}"
 
 
 def _size(size: int | None) -> str:

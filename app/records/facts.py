@@ -32,6 +32,35 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "foreign": (),
 }
+# The most certainly wrong first: what would be answered wrongly, what cannot be right, what nothing asks for, and only
+# then what derives from the wrong ones and what cannot be decided.
+_BY_CERTAINTY = (
+    "other_layout",
+    "declared",
+    "other_size",
+    "long",
+    "short",
+    "empty",
+    "legacy_name",
+    "other_world_size",
+    "unknown_object_group",
+    "model_not_served",
+    "temporary",
+    "derived",
+    "mixed_layouts",
+    "future_mtime",
+    "observation_gap",
+    "layout_unknown",
+    "before_first_seen",
+    "current",
+    "foreign",
+)
+
+
+def certainty(cls: str, reason: str | None) -> int:
+    """How certain it is that a record of a class and reason is wrong, to sort by: the higher, the more certain."""
+    name = reason or cls
+    return len(_BY_CERTAINTY) - _BY_CERTAINTY.index(name) if name in _BY_CERTAINTY else 0
 
 
 class FileFact(NamedTuple):

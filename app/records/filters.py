@@ -11,10 +11,21 @@ from app.errors import InvalidInput
 from app.records.facts import REASONS
 
 Order = Literal[
-    "modified_at", "-modified_at", "accessed_at", "-accessed_at", "size_bytes", "-size_bytes", "name", "-name"
+    "modified_at",
+    "-modified_at",
+    "accessed_at",
+    "-accessed_at",
+    "size_bytes",
+    "-size_bytes",
+    "name",
+    "-name",
+    "certainty",
+    "-certainty",
 ]
 ORDERS: tuple[str, ...] = get_args(Order)
 DEFAULT_ORDER: Order = "-modified_at"
+#: The most certainly wrong first, and among equals the newest.
+CERTAIN_FIRST: Order = "-certainty"
 
 _ALL_REASONS = tuple(reason for reasons in REASONS.values() for reason in reasons)
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?", re.ASCII)
@@ -68,6 +79,19 @@ class RecordFilter:
             epoch_id=_epoch(given.get("epoch"), f"{prefix}epoch"),
         )
 
+    @property
+    def mixes_reasons(self) -> bool:
+        """Whether classes or reasons were chosen, and what they choose is not all of one kind."""
+        if not self.classes and not self.reasons:
+            return False
+        kinds = [
+            reason or name
+            for name, reasons in REASONS.items()
+            for reason in (reasons or (None,))
+            if (not self.classes or name in self.classes) and (not self.reasons or reason in self.reasons)
+        ]
+        return len(kinds) > 1
+
     def text(self) -> str:
         """The same text for the same filter, in every process: page tokens are bound to it."""
         parts = [sorted(self.classes), sorted(self.reasons), sorted(self.models), self.kv_rank, self.salt, self.q]
@@ -86,6 +110,11 @@ def parse_order(text: str | None, *, field: str = "order") -> Order:
     if text not in ORDERS:
         raise InvalidInput.field(field, f"{text!r} is not an order; use one of {', '.join(ORDERS)}")
     return text  # type: ignore[return-value]
+
+
+def page_order(where: RecordFilter) -> Order:
+    """The order of a list that somebody looks at and has not sorted: of mixed kinds, the certainly wrong come first."""
+    return CERTAIN_FIRST if where.mixes_reasons else DEFAULT_ORDER
 
 
 def parse_age(value: object, *, field: str) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.paging import CursorValue
 from app.records.choosing import COLUMNS, Chooser, RecordRow
+from app.records.facts import certainty
 from app.records.filters import Order, RecordFilter
 from app.records.inventory_file import Cohort
 from app.records.timeline import NS
@@ -32,7 +33,13 @@ _PLANS = {
     # Within a cohort of one size the modification time goes on sorting.
     "size_bytes": _Plan(("size", "mtime", "used"), "record_mtime", "record_size"),
     "name": _Plan(("substr(hash, 1, 8)",), "record_hash", "record_hash"),
+    # A cohort is of one certainty; within it the modification time sorts.
+    "certainty": _Plan(("mtime", "used"), "record_mtime", "record_mtime"),
 }
+# Orders whose index has the modification time first, so that it answers conditions on ages.
+_BY_TIME = ("modified_at", "certainty")
+# What all records of a cohort share stands before these orders' own columns in a position.
+_HEADED = ("name", "certainty")
 
 
 class Budget:
@@ -122,6 +129,8 @@ class Ordered:
             return (row.used, row.id)
         if name == "size_bytes":
             return (row.size, row.mtime, row.used, row.id)
+        if name == "certainty":
+            return (certainty(row.cohort.cls, row.cohort.reason), row.mtime, row.used, row.id)
         return (row.owner.head, row.chunk_hash[:8], row.id)
 
     def _edge(self, cohort: Cohort) -> tuple[Any, ...]:
@@ -135,6 +144,8 @@ class Ordered:
             return (2**63,) if down else (cohort.min_mtime,)
         if name == "size_bytes":
             return (cohort.max_size + 1,) if down else (cohort.min_size,)
+        if name == "certainty":
+            return (certainty(cohort.cls, cohort.reason), cohort.max_mtime + 1 if down else cohort.min_mtime)
         head = self.chooser.owners[cohort.owner].head
         return (head + "\U0010ffff",) if down else (head,)
 
@@ -150,6 +161,8 @@ class Ordered:
         head: tuple[Any, ...] = ()
         if self._name == "name":
             head = (self.chooser.owners[cohort.owner].head,)
+        elif self._name == "certainty":
+            head = (certainty(cohort.cls, cohort.reason),)
         elif self._name == "size_bytes" and cohort.size is not None:
             head, columns = (cohort.size,), ("mtime", "used", "id")
         if head and start is not None:
@@ -189,8 +202,8 @@ class Ordered:
             where.salt is not None
             or (where.q is not None and where.q not in self.chooser.owners[cohort.owner].head)
             or (where.min_size is not None and cohort.min_size < where.min_size)
-            or (where.unused_for is not None and self._name not in ("accessed_at", "modified_at"))
-            or (not all_older and self._name != "modified_at")
+            or (where.unused_for is not None and self._name not in ("accessed_at", *_BY_TIME))
+            or (not all_older and self._name not in _BY_TIME)
         )
 
     def _limits(self) -> tuple[str, list[int]]:
@@ -199,7 +212,7 @@ class Ordered:
         unused = "", list[int]()
         if self.where.unused_for is not None:
             unused = " AND used<?", [self.chooser.now - round(self.where.unused_for * NS)]
-        if self._name == "modified_at" and oldest is not None:
+        if self._name in _BY_TIME and oldest is not None:
             return f" AND mtime<?{unused[0]}", [oldest, *unused[1]]
         return unused if self._name == "accessed_at" else ("", [])
 
@@ -242,7 +255,8 @@ def _decode(order: Order, position: list[CursorValue] | None) -> tuple[Any, ...]
         if not isinstance(head, str) or not isinstance(text, str) or not isinstance(ident, int):
             raise ValueError("not a position of this order")
         return (head, bytes.fromhex(text), ident)
-    if len(position) != len(_PLANS[order.removeprefix("-")].columns) + 1 or not all(
+    name = order.removeprefix("-")
+    if len(position) != len(_PLANS[name].columns) + 1 + (name in _HEADED) or not all(
         isinstance(value, int) for value in position
     ):
         raise ValueError("not a position of this order")

@@ -16,6 +16,7 @@ from app.cleanup.policy import SAFE_FILTER
 from app.cleanup.schemas import EpisodeView
 from app.clock import iso
 from app.fleet.schemas import EngineView, ServerView
+from app.records.schemas import SummaryView
 from app.web import formats
 from app.web.models import Attention, EngineVerdict, StoreCard
 from app.web.wrong_records import incompatible_line
@@ -55,9 +56,10 @@ def attention(
 
     `alerts`: those that fire or are acknowledged and that no other one explains (`AlertsService.active`).
     """
+    left = {card.store.id: _left_on_disk(card.summary) for card in stores}
     found = [
         *(item for card in stores for item in _store_troubles(card)),
-        *(_Item(_episode(e)) for e in episodes),
+        *(_Item(_episode(e, left.get(e.store_id))) for e in episodes),
         *(item for s in servers for item in _server_troubles(s)),
         *(item for e in engines for item in _engine_troubles(e)),
         *(item for v in verdicts if (item := _verdict_trouble(v)) is not None),
@@ -216,15 +218,35 @@ def _store_troubles(card: StoreCard) -> Iterable[_Item]:
         yield _Item(found, _topics("store", store.id, "store_filling"))
 
 
-def _episode(episode: EpisodeView) -> Attention:
+def _left_on_disk(summary: SummaryView) -> int | None:
+    """Wrong records and those derived from them that still lie there; None where the store was never scanned."""
+    if summary.state != "scanned":
+        return None
+    codes = (*WRONG_REASONS, "derived")
+    return sum(summary.by_reason[code].records for code in codes if code in summary.by_reason)
+
+
+def _episode(episode: EpisodeView, left: int | None) -> Attention:
+    """`left`: wrong and derived records on the disk. It is called clean only when that is known."""
     waits = "; ".join(episode.waiting_for) or "the next run"
+    if episode.running_run_id is not None:
+        detail = f"Cleanup run #{episode.running_run_id} is at it; what is left is known when it has ended."
+    elif left is None:
+        detail = f"Whether the disk is clean is not known: the store is not scanned. Still waiting for: {waits}."
+    elif left:
+        detail = (
+            f"{formats.plural(left, 'wrong or derived record')} still on the disk, too. Still waiting for: {waits}."
+        )
+    else:
+        detail = f"The disk is clean. Still waiting for: {waits}."
+    run = episode.running_run_id or (episode.run_ids[-1] if episode.run_ids else None)
     return Attention(
         "bad",
         "cpu",
         f"Caches of {formats.printable(episode.model_name)} may still hold wrong data",
-        f"The disk is clean. Still waiting for: {waits}.",
-        "See the run" if episode.run_ids else "Cleanup",
-        f"/cleanup/runs/{episode.run_ids[-1]}" if episode.run_ids else "/cleanup",
+        detail,
+        "See the run" if run else "Cleanup",
+        f"/cleanup/runs/{run}" if run else "/cleanup",
         episode.opened_at,
     )
 

@@ -58,6 +58,7 @@ from app.web.models import (
     Toast,
     Trend,
 )
+from app.web.outcomes import Outcome
 from app.web.table_state import TableState
 
 __all__ = [  # the parts are named here too, so that a page imports one module
@@ -299,6 +300,7 @@ class RunPage(PageContext):
     # What the form for some of the run's records offers, as (value, title).
     some_classes: Sequence[tuple[str, str]] = ()
     some_reasons: Sequence[tuple[str, str]] = ()
+    outcomes: Sequence[Outcome] = ()
 
 
 @dataclass(frozen=True)
@@ -354,6 +356,7 @@ class SchedulesPage(PageContext):
     firings: Sequence[FiringRow]
     form: FormState
     targets: Sequence[tuple[str, str]]  # ("scan:3", "scan of nvme-a")
+    on_change: Sequence[PolicyView] = ()  # policies that only a change of layout starts
 
 
 # ---- frame pages ----

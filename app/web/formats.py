@@ -258,6 +258,12 @@ def middle(text: str, keep: int = 8) -> str:
     return text if len(text) <= 2 * keep + 1 else f"{text[:keep]}…{text[-keep // 2 :]}"
 
 
+def ends(text: str, room: int = 40) -> str:
+    """A long name, path or salt with its middle left out: what tells it from its like stands at its end."""
+    head = room // 3
+    return text if len(text) <= room else f"{text[:head]}…{text[head + 1 - room :]}"
+
+
 def split_at_difference(text: str, other: str) -> tuple[str, str, str]:
     """`text` as (what it shares with `other`, the first word that differs, the rest); an empty word: it ends."""
     same = next((i for i, (x, y) in enumerate(zip(text, other, strict=False)) if x != y), min(len(text), len(other)))
@@ -268,11 +274,6 @@ def split_at_difference(text: str, other: str) -> tuple[str, str, str]:
     while end < len(text) and (end == same or not text[end].isspace()):
         end += 1
     return text[:same], text[same:end], text[end:]
-
-
-def arm_name(name: str) -> str:
-    """``external_l1`` to "external L1"."""
-    return words(name).replace(" l1", " L1").replace(" l2", " L2")
 
 
 def seconds_between(start: str, end: str) -> float:

@@ -64,6 +64,11 @@ class TableState:
             pairs.append(("page_token", self.page_token))
         return "?" + urlencode(pairs) if pairs else ""
 
+    @property
+    def spelled(self) -> TableState:
+        """The same with its order always written out, for addresses whose own default is another one."""
+        return replace(self, default_order="")
+
     def get(self, name: str) -> str:
         """The value of a filter, or an empty text."""
         return dict(self.filters).get(name, "")

@@ -20,18 +20,20 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from app.acceptance.finding import told_once
+from app.acceptance.tokens import token_told
 from app.cleanup.policy import SAFE_FILTER
 from app.clock import Clock, iso
 from app.disk_room import room
 from app.web import curve, formats, svg, words
 from app.web.actions import commands_in, curls_in
 from app.web.manual import help_path
-from app.web.overview import canary_line, class_line, group_line, most_recomputed, run_line, stale_word
+from app.web.overview import canary_line, group_line, most_recomputed, run_line, stale_word
 from app.web.pace import pace
 from app.web.static_files import StaticFiles
 from app.web.tables import listed, table_url
 from app.web.worst import worst_first, worst_verdicts
-from app.web.wrong_records import incompatible_line
+from app.web.wrong_records import class_line, incompatible_line
 
 #: Smaller answers gain nothing from compression.
 COMPRESS_ABOVE = 1400
@@ -96,7 +98,8 @@ class Templates:
             room=room,
             seconds_between=formats.seconds_between,
             split_at_difference=formats.split_at_difference,
-            arm_name=formats.arm_name,
+            token_told=token_told,
+            told_once=told_once,
         )
 
     def render(self, name: str, context: PageContext, *, fragment: bool = False) -> str:
@@ -189,8 +192,8 @@ def _filters(clock: Clock) -> dict[str, Any]:
         "day_title": lambda moment: formats.day_title(moment, clock()),
         "plural": formats.plural,
         "words": formats.words,
-        "arm_name": formats.arm_name,
         "middle": formats.middle,
+        "ends": formats.ends,
         "raw": raw,
         "printable": formats.printable,
         "printable_lines": formats.printable_lines,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.acceptance.finding import ARM_LABELS
 from app.cleanup.schemas import Count, PlanView, RunView
 from app.web.formats import words
 
@@ -86,7 +87,18 @@ ITEM: Mapping[str, Word] = {
     "vanished": Word("none", "circle-slash", "vanished", "Was not there any more."),
     "changed": Word("warn", "git-compare", "changed", "Not the file that was planned: left alone."),
     "used": Word("warn", "eye", "in use", "Read since the plan: left alone."),
-    "failed": Word("bad", "circle-x", "failed"),
+    "reclassified": Word("warn", "refresh-cw", "another class now", "Its class changed since the plan: left alone."),
+    "held": Word("info", "lock", "on hold", "Put back by hand, or read by a canary: left alone."),
+    "linked": Word("warn", "link", "second hard link", "The file has another name, too: left alone."),
+    "not_regular": Word("warn", "file-question-mark", "no regular file", "Left alone."),
+    "other_device": Word(
+        "warn", "hard-drive", "on another device", "Another file system is mounted there: left alone."
+    ),
+    "open": Word("warn", "file-clock", "open elsewhere", "A process holds it open: left alone."),
+    "left_behind": Word(
+        "warn", "archive", "changed, in quarantine", "Not the file that was planned, and its name was taken again."
+    ),
+    "failed": Word("bad", "circle-x", "failed", "The operating system refused: its error is beside the record."),
 }
 
 ALARM: Mapping[str, Word] = {
@@ -160,19 +172,8 @@ TIER: Mapping[str, tuple[str, str]] = {
     "rc": ("recomputed", ""),
 }
 
-ARM: Mapping[str, str] = {
-    "cold": "nothing cached: the engine computes everything",
-    "warm": "read from the engine's own GPU cache (L0)",
-    "external_l1": "L0 emptied: read back from the server's memory",
-    "external_l2": "L0 and L1 emptied: read back from disk",
-    "mixed": "part from L0, part from the cache server",
-    "shared_prefix": "same document, another question",
-    "changed_head": "first token changed: nothing may be reused",
-    "restarted_server": "read back after the cache server restarted",
-    "restarted_engine": "read back after the engine restarted",
-    "cross_engine": "stored by one engine, read by another",
-    "without_cache": "a second engine without the connector",
-}
+#: The conditions of an acceptance run, by the names that the API and the commands have.
+ARM: Mapping[str, str] = ARM_LABELS
 
 EVENT_ICON: Mapping[str, str] = {
     "health": "activity",

@@ -1,9 +1,11 @@
-"""Why two counts of wrong records differ: records that would be served, and records that nothing asks for. Pure."""
+"""What is wrong in a store, in a line, and why two counts of wrong records differ. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from app.alerts.schemas import WRONG_REASONS
-from app.records.schemas import SummaryView
+from app.records.schemas import Count, SummaryView
 from app.web import formats
 
 #: Reasons of incompatible records that no request reads: what they are of, which nothing serves.
@@ -12,6 +14,16 @@ _UNREAD = {
     "other_world_size": "a number of ranks",
     "unknown_object_group": "an object group",
 }
+
+
+#: Worst first; what is current needs nobody.
+_WORST = ("incompatible", "corrupt", "unreachable", "unverified", "temporary")
+
+
+def class_line(by_class: Mapping[str, Count]) -> str:
+    """What is not current in a store, every class by its name."""
+    found = [f"{formats.count(by_class[k].records)} {k}" for k in _WORST if k in by_class and by_class[k].records]
+    return ", ".join(found) or "all current"
 
 
 def incompatible_line(summary: SummaryView) -> str:

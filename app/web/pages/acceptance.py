@@ -93,7 +93,7 @@ def trends(runs: Sequence[AcceptanceRunView]) -> list[ArmTrend]:
 def second_engines(chosen: EngineView | None, engines: Sequence[EngineView]) -> tuple[list[EngineView], str]:
     """The engines that can be the second one of a run on `chosen`, and why there is none.
 
-    It must serve the same model, at the same cache server or (for “without cache”) at none. One whose model or
+    It must serve the same model, at the same cache server or (for `without_cache`) at none. One whose model or
     connector is not known is offered: the run looks again.
     """
     if chosen is None:
@@ -232,7 +232,7 @@ def _ttft(frame: Frame, run: AcceptanceRunView) -> list[tuple[str, list[float]]]
     if run.state in ("queued", "running"):
         return []
     samples = frame.services.acceptance.ttft_samples(int(run.id))
-    return [(formats.arm_name(name), values) for name, values in samples if values]
+    return [(name, list(values)) for name, values in samples if values]
 
 
 @router.post("/runs/{run_id}/continue")

@@ -24,6 +24,7 @@ from app.web.contexts import CleanupPage, Crumb, PlanPage, PolicyFormPage, Polic
 from app.web.formats import count, plural, words
 from app.web.forms import FormState
 from app.web.frame import AdminFrame, FormValues, Frame, OperatorFrame, ViewerFrame, one
+from app.web.outcomes import NAMES, checked, outcomes
 from app.web.pages.charts import around_run
 from app.web.table_state import TableState
 from app.web.words import harm_of
@@ -300,10 +301,9 @@ def _run_page(
     cleanup = frame.services.cleanup
     ident = parse_id("run", run_id)
     run = cleanup.get_run(ident)
-    state = TableState.parse(frame.request.query_params, names=("state",))
-    records = cleanup.run_records(
-        ident, page_size=state.page_size, page_token=page_token, state=state.get("state") or None
-    )
+    state = TableState.parse(frame.request.query_params, names=NAMES)
+    wanted, number = checked(state)
+    records = cleanup.run_records(ident, page_size=state.page_size, page_token=page_token, state=wanted, errno=number)
     return frame.page(
         "cleanup_run.html",
         RunPage,
@@ -313,6 +313,7 @@ def _run_page(
         run=run,
         records=records.items,
         state=state,
+        outcomes=outcomes(run, state),
         next_page_token=records.next_page_token,
         jobs=cleanup.list_quarantine_jobs(page_size=5, page_token=None, run_id=ident).items,
         form=form or FormState(fields=frozenset(_SOME)),

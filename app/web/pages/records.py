@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.deps import PageQuery, parse_id
 from app.cleanup.schemas import FilterPlanInput
 from app.errors import Conflict, InvalidInput, NotFound, StoreError, TierkeeperError
-from app.records.filters import ORDERS, RecordFilter, parse_order
+from app.records.filters import ORDERS, RecordFilter, page_order, parse_order
 from app.records.schemas import EpochInput
 from app.records.views import split_record_id
 from app.web.contexts import Crumb, QuarantinePage, RecordGonePage, RecordPage, RecordsPage, StorePage, StoresPage
@@ -132,15 +135,14 @@ def records_page(frame: ViewerFrame, store_id: str, paging: PageQuery) -> Respon
     ident = parse_id("store", store_id)
     store = services.fleet.get_store(ident)
     summary = services.records.summary(ident)
-    state = TableState.parse(
-        {**frame.request.query_params}, names=FILTERS, orders=_ORDER_FIELDS, default_order="-modified_at"
-    )
+    state = TableState.parse({**frame.request.query_params}, names=FILTERS, orders=_ORDER_FIELDS)
     form = FormState.of({name: state.get(name) for name in FILTERS}, fields=FILTERS)
     status, where = 200, RecordFilter()
     try:
         where = RecordFilter.from_query(dict(state.filters))
     except InvalidInput as error:
         form, status = form.failed(error, outcome="No record is shown until it is set right."), error.status
+    state = _sorted(state, page_order(where))
     found = None
     if status == 200 and summary.state == "scanned":
         found = services.records.list_records(
@@ -167,16 +169,30 @@ def records_page(frame: ViewerFrame, store_id: str, paging: PageQuery) -> Respon
     )
 
 
+def _sorted(state: TableState, default: str) -> TableState:
+    """The state where what nobody sorted comes in `default`."""
+    return replace(state, order=state.order or default, default_order=default)
+
+
 @router.post("/stores/{store_id}/plans")
 def plan_matching(frame: OperatorFrame, store_id: str, values: FormValues) -> Response:
     """A dry run over everything that matches a filter of the explorer."""
     chosen = {name: text for name in FILTERS if (text := one(values, name))}
     try:
-        body = build_input(FilterPlanInput, {"filter": chosen})
+        body = build_input(FilterPlanInput, {"filter": chosen, "seen": _seen(values)})
         plan = frame.services.cleanup.start_filter_plan(parse_id("store", store_id), body, actor=frame.actor)
     except (InvalidInput, Conflict) as error:
         return frame.refused(f"/stores/{store_id}/records", error)
     return frame.done(f"/cleanup/plans/{plan.id}")
+
+
+def _seen(values: Mapping[str, list[str]]) -> dict[str, object] | None:
+    """What the page showed that was planned from; None where it showed no number."""
+    records = one(values, "seen_records")
+    if records is None:
+        return None
+    number = int(records) if records.isascii() and records.isdecimal() and len(records) < 16 else records
+    return {"records": number, "scanned_at": one(values, "seen_scanned_at")}
 
 
 @router.get("/stores/{store_id}/quarantine")

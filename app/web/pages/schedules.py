@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.deps import parse_id
-from app.cleanup.policy import on_layout_change
+from app.cleanup.policy import LAYOUT_CHANGE, on_layout_change
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.scheduling.schemas import FiringView, ScheduleInput, SchedulePatch, ScheduleView
 from app.services import Services
@@ -51,6 +51,7 @@ def _targets(services: Services) -> list[tuple[str, str]]:
 def _page(frame: Frame, form: FormState | None = None, status: int = 200) -> Response:
     services = frame.services
     schedules = services.scheduling.list_schedules(page_size=200, page_token=None).items
+    policies = services.cleanup.list_policies(page_size=500, page_token=None).items
     names = {schedule.id: schedule.name for schedule in schedules}
     recent = services.scheduling.recent_firings(FIRINGS_SHOWN)
     return frame.page(
@@ -59,6 +60,7 @@ def _page(frame: Frame, form: FormState | None = None, status: int = 200) -> Res
         "schedules",
         status=status,
         schedules=[_row(services, s) for s in schedules],
+        on_change=[p for p in policies if p.schedule == LAYOUT_CHANGE],
         firings=[FiringRow(f, names.get(f.schedule_id, f"#{f.schedule_id}")) for f in recent],
         form=form or FormState.of({"timezone": "UTC"}, fields=FIELDS),
         targets=_targets(services),

@@ -9,9 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.commands.accept import AcceptOptions, accept, exit_status, link, one_line, option, read_prompts, request_body
+from app.commands.accept import AcceptOptions, accept, exit_status, one_line, option, read_prompts, request_body
 from app.commands.context import command_services
 from app.commands.option_names import naming_options
+from app.commands.panel_link import say_where
+from app.data_dir import ServeLock
 from app.errors import InvalidInput, NotFound
 from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate
 from app.sandbox import EngineSpec, SandboxThread
@@ -119,8 +121,26 @@ class TestOptions:
                 raise error
             assert caught.value.detail == "--restart-hook: arm restarted_engine needs a restart hook"
 
-    def test_the_link_leads_to_the_panel_that_is_known(self) -> None:
-        assert link(AcceptOptions(engine="x", url="http://panel:1/"), "7") == "http://panel:1/acceptance/runs/7"
+    def test_where_the_run_is_seen_is_a_whole_address_or_says_whose_page_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("TIERKEEPER_DATA_DIR", str(tmp_path))
+
+        def said(url: str | None = None, *, matters: bool = True) -> str:
+            say_where("the run", url, "/acceptance/runs/7", matters=matters)
+            return capsys.readouterr().err.strip()
+
+        assert said("http://panel:1/") == "the run: http://panel:1/acceptance/runs/7"
+        assert said().startswith(f"the run: /acceptance/runs/7 in the panel of the data directory {tmp_path}, which")
+        assert said(matters=False) == ""
+        lock = ServeLock(tmp_path)
+        lock.acquire("http://127.0.0.1:8090")
+        assert said(matters=False) == "the run: http://127.0.0.1:8090/acceptance/runs/7", "a panel that serves here"
+        lock.release()
+        (tmp_path / "serve.lock").write_text(f"process {2**22 + 1} at http://127.0.0.1:8090")
+        assert said(matters=False) == "", "it does not live any more"
+        monkeypatch.setenv("TIERKEEPER_PUBLIC_URL", "https://tk.example/panel")
+        assert said() == "the run: https://tk.example/panel/acceptance/runs/7"
 
     def test_a_report_of_no_known_form(self) -> None:
         with pytest.raises(InvalidInput, match="--report"):

@@ -16,13 +16,14 @@ from app.acceptance.compare import compare
 from app.acceptance.control_findings import control_findings
 from app.acceptance.controls import ControlSeen
 from app.acceptance.evidence import ArmEvidence
-from app.acceptance.report_html import ttft_chart
+from app.acceptance.finding import Finding, sentences, told_once
+from app.acceptance.report_html import render_html, ttft_chart
 from app.acceptance.reports import FORMS, junit, markdown, render
 from app.acceptance.results import ArmResult, arm_view, comparison_view
 from app.acceptance.schemas import AcceptanceRunView, FindingView, ScorePairsView
+from app.acceptance.tokens import token_told
 from app.acceptance.told import evidence_lines, score_pairs
 from app.acceptance.tolerance import fix_tolerance, noise_floor
-from app.acceptance.views import sentence
 from app.scheduling.schemas import Progress
 from tests.unit.acceptance.factories import answer, answers, arm, same, tolerance
 
@@ -67,7 +68,7 @@ def view(verdict: str | None = "pass", state: str = "succeeded", **changes: Any)
         "report_urls": {},
     }
     if findings := changes.get("findings"):
-        changes.setdefault("reasons", [sentence(f) for f in findings])
+        changes.setdefault("reasons", list(sentences(findings)))
     return AcceptanceRunView(**{**values, **changes})
 
 
@@ -304,3 +305,43 @@ class TestWhatAnswersDependOn:
 
     def test_a_run_from_before_there_were_any(self) -> None:
         assert not [what for what, _ in evidence_lines(view()) if what == "negative control"]
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        ("token_id:17", "could", ("could", "token 17")),
+        ("token_id:2", "", ("", "token 2")),
+        ("token_id:2", None, ("", "token 2")),
+        ("token_id:13", "\n", ("\\n", "token 13")),
+        ("token_id:220", " ", ("␣", "token 220")),
+        ("could", None, ("could", "")),
+        (None, None, ("", "the end of the answer")),
+    ],
+)
+def test_a_token_is_told_by_its_text_and_its_id(key: str | None, text: str | None, told: tuple[str, str]) -> None:
+    assert token_told(key, text) == told
+
+
+def test_findings_that_say_one_thing_are_told_once_with_how_often_and_where() -> None:
+    def foreign(arm: str, tokens: int) -> Finding:
+        text = f"others sent {tokens} prompt tokens to the engine meanwhile"
+        return Finding("foreign_traffic", "warning", text, "Alone it is quicker.", arm)
+
+    wrong = [Finding("answer_differs", "fail", f"{n} of 4 answers differ", None, f"external_l{n}") for n in (1, 2)]
+    short = Finding("too_short_to_hit", "note", "3 of 4 prompts are too short", None, "cold")
+    same = [foreign("cold", 1200), foreign("warm", 1200), foreign("external_l1", 340)]
+    told = told_once([*wrong, *same, short])
+    assert [(t.finding.code, t.count, t.arms) for t in told] == [
+        ("answer_differs", 1, ("external_l1",)),
+        ("answer_differs", 1, ("external_l2",)),
+        ("foreign_traffic", 3, ("cold", "warm", "external_l1")),
+        ("too_short_to_hit", 1, ("cold",)),
+    ]
+    assert [f.text for f in told[2].others] == [same[2].text], "its own numbers are not lost"
+    assert sentences([*same, short]) == (
+        "cold, warm, external_l1: others sent 1200 prompt tokens to the engine meanwhile (in cold) "
+        "(foreign_traffic, 3 times). Alone it is quicker.",
+    )
+    page = render_html(view(findings=[FindingView(**f.to_json()) for f in same]), [])
+    assert page.count("foreign_traffic") == 1 and "external_l1: others sent 340" in page

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.web.formats import exact
 from tests.support.panel import Panel, running_panel
 from tests.unit.cleanup.support import name_of
 
@@ -143,6 +145,34 @@ class TestWholeWay:
             2,
         )
 
+    def test_a_plan_that_differs_from_the_page_it_was_asked_on_says_so(self, panel: Panel, desk: Desk) -> None:
+        desk.empty_records(3)
+        desk.wait(desk.client.post(f"{API}/stores/{desk.store_id}/scans").headers["location"])
+        browser = panel.browser()
+        page = browser.get(f"/stores/{desk.store_id}/records?class=corrupt").text
+        assert 'name="seen_records" value="3"' in page
+        assert re.search(r'aria-sort="descending">\s*<a href="[^"]*"[^>]*>class', page), "certainly wrong ones first"
+        assert "order=-certainty" in page, "of the API the same order is asked for"
+        newest = browser.get(f"/stores/{desk.store_id}/records?class=corrupt&order=-modified_at").text
+        assert re.search(r'aria-sort="descending">\s*<a href="[^"]*"[^>]*>written', newest)
+        scanned = desk.client.get(f"{API}/stores/{desk.store_id}/summary").json()["scanned_at"]
+        assert f'name="seen_scanned_at" value="{scanned}"' in page
+
+        def planned(**seen: str) -> str:
+            form = {"class": "corrupt", **seen}
+            where = browser.post(f"/stores/{desk.store_id}/plans", data=form).headers["location"].split("?")[0]
+            desk.wait(f"{API}/plans/{where.rsplit('/', 1)[1]}")
+            return browser.get(where).text
+
+        assert "matched on the page" not in planned(seen_records="3", seen_scanned_at=scanned)
+        assert "matched on the page" not in planned()
+        for wrong in ({"records": "3"}, {"records": -1}, {"records": 3, "scanned_at": "yesterday"}):
+            body = {"filter": {"class": "corrupt"}, "seen": wrong}
+            assert desk.client.post(f"{API}/stores/{desk.store_id}/plans", json=body).status_code == 422
+        told = planned(seen_records="2", seen_scanned_at="2026-01-02T03:04:05Z")
+        assert "2 matched on the page this was planned from, 3 are planned." in told
+        assert exact("2026-01-02T03:04:05Z") in told and exact(scanned) in told, "the scan behind each"
+
     def test_idempotency_key(self, desk: Desk) -> None:
         desk.empty_records(1)
         policy = desk.policy()
@@ -254,6 +284,23 @@ class TestSomeOfARunByThePage:
         assert text.count('name="record"') == 5
         assert f'action="/cleanup/runs/{run["id"]}/restore"' in text
         assert f'formaction="/cleanup/runs/{run["id"]}/purge"' in text
+
+    def test_records_are_found_by_what_became_of_them(self, panel: Panel, desk: Desk, run: dict[str, Any]) -> None:
+        assert run["outcomes"] == {"quarantined": 5}
+        browser, here = panel.browser(), f"/cleanup/runs/{run['id']}"
+        page = browser.get(f"{here}?state=quarantined").text
+        assert f'href="{here}?state=quarantined#records"' in page
+        assert f"/api/v1/cleanup-runs/{run['id']}/records.csv?state=quarantined" in page, "and downloaded"
+        assert page.count('name="record"') == 5
+        none = browser.get(f"{here}?state=used").text
+        assert "No record of this run ended like that" in none and 'name="record"' not in none
+        assert "failed with EACCES (13)" in browser.get(f"{here}?state=failed&errno=13").text
+        assert browser.get(f"{here}?state=nonsense&errno=x").text.count('name="record"') == 5
+        records = f"{API}/cleanup-runs/{run['id']}/records"
+        assert desk.client.get(records, params={"state": "used"}).json()["items"] == []
+        assert desk.client.get(records, params={"state": "nonsense"}).status_code == 422
+        lines = desk.client.get(f"{records}.csv", params={"state": "used"}).text.splitlines()
+        assert len(lines) == 1, "the head alone"
 
     def test_one_record_goes_back(self, panel: Panel, desk: Desk, names: list[str], run: dict[str, Any]) -> None:
         one = self.ident(desk, run, names[1])

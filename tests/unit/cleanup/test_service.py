@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from app.audit.tables import AuditEvent
-from app.cleanup.schemas import PolicyInput, PolicyPatch, SelectionInput
+from app.cleanup.schemas import FilterPlanInput, PolicyInput, PolicyPatch, SeenInput, SelectionInput
+from app.cleanup.tables import CleanupEpisode, CleanupRun
 from app.clock import parse_iso
 from app.errors import Conflict, InvalidInput, NotFound, StoreError
 from app.fleet.service import FleetService
@@ -305,6 +308,67 @@ class TestLists:
         gone = world.service.run_records(int(run.id), page_size=10, page_token=None, state="vanished")
         assert [i.name.encode() for i in gone.items] == [names[0]]
         assert len(list(world.service.export_run_records(int(run.id)))) == 3
+        left = world.service.export_run_records(int(run.id), state="vanished")
+        assert [i.name.encode() for i in left] == [names[0]], "a download is of what is looked at"
+        with pytest.raises(InvalidInput, match="vanished"):
+            world.service.run_records(int(run.id), page_size=10, page_token=None, state="lost")
+
+    def test_outcomes_are_counted_as_they_stand_and_failures_found_by_errno(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = world.fill(5, cls=("corrupt", "short"))
+        plan = world.plan(CORRUPT)
+        (world.path / names[0].decode()).unlink()
+        rename = os.rename
+
+        def refusing(source: bytes, *args: Any, **more: Any) -> None:
+            for name, number in ((names[1], errno.EIO), (names[2], errno.EACCES)):
+                if name.endswith(os.fsencode(source)):
+                    raise OSError(number, os.strerror(number))
+            rename(source, *args, **more)
+
+        monkeypatch.setattr(os, "rename", refusing)
+        run = world.service.start_run(int(plan.id), actor="test")
+        ident = int(run.id)
+        assert world.service.get_run(ident).outcomes == {"vanished": 1, "failed": 2, "quarantined": 2}
+        found = world.service.run_records(ident, page_size=10, page_token=None, errno=errno.EACCES)
+        assert [(i.name.encode(), i.errno) for i in found.items] == [(names[2], errno.EACCES)]
+        exported = world.service.export_run_records(ident, state="failed", errno=errno.EIO)
+        assert [i.name.encode() for i in exported] == [names[1]]
+        both = world.service.run_records(ident, page_size=1, page_token=None, state="failed")
+        rest = world.service.run_records(ident, page_size=1, page_token=both.next_page_token, state="failed")
+        assert {i.name.encode() for i in (*both.items, *rest.items)} == set(names[1:3])
+        assert rest.next_page_token is None
+
+    def test_a_plan_keeps_what_was_shown_before(self, world: World) -> None:
+        world.fill(2, cls=("corrupt", "short"))
+        seen = SeenInput(records=1, scanned_at="2026-01-01T00:00:00Z")
+        body = FilterPlanInput(filter={"class": "corrupt"}, seen=seen)
+        plan = world.service.start_filter_plan(world.store_id, body, actor="test")
+        shown = world.service.get_plan(int(plan.id)).seen
+        assert shown is not None
+        assert (shown.records, shown.scanned_at) == (1, "2026-01-01T00:00:00Z")
+        bare = world.service.start_filter_plan(
+            world.store_id, FilterPlanInput(filter={"class": "corrupt"}), actor="test"
+        )
+        assert bare.seen is None
+
+    def test_a_cache_is_told_with_the_run_that_is_at_work(self, world: World) -> None:
+        with world.db.write() as session:
+            session.add(
+                CleanupEpisode(
+                    store_id=world.store_id, model_name="m", opened_at=1.0, pass_at=1.0, run_ids=[7], starts={}
+                )
+            )
+            session.add(CleanupRun(id=8, store_id=world.store_id, folder="f", created_at=1.0, state="running"))
+        (told,) = world.service.episodes()
+        assert told.running_run_id == "8"
+        with world.db.write() as session:
+            run = session.get(CleanupRun, 8)
+            assert run is not None
+            run.state = "succeeded"
+        (told,) = world.service.episodes()
+        assert told.running_run_id is None
 
     def test_unknown_things(self, world: World) -> None:
         for look in (

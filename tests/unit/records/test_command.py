@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,8 @@ def test_a_directory_is_scanned_and_scanned_again(tmp_path: Path) -> None:
     shown = run(data, "l2", cwd=tmp_path)
     assert shown.returncode == 0 and "not the directory" not in shown.stdout
     assert "5 records" in shown.stdout
-    assert "as df counts" in shown.stdout
+    # As the pages tell it: what is used of what can be used, and what is free.
+    assert re.search(r"^  \S+ \w?B of \S+ \w?B, \d+% used, \S+ \w?B free, as df counts", shown.stdout, re.M)
     root.rename(tmp_path / "away")
     root.mkdir()
     other = run(data, "l2", cwd=tmp_path)

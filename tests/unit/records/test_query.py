@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidInput
 from app.lmcache.object_keys import format_name
-from app.records.filters import ORDERS, RecordFilter, parse_age, parse_order, parse_size
+from app.records.facts import REASONS, certainty
+from app.records.filters import ORDERS, RecordFilter, page_order, parse_age, parse_order, parse_size
 from app.records.inventory_file import Inventory
 from app.records.query import Reader, RecordRow
 from tests.unit.records.disk import NOW, NS, key, write
@@ -59,6 +60,7 @@ def key_of(order: str, row: RecordRow) -> tuple[object, ...]:
         "accessed_at": (row.used, row.id),
         "size_bytes": (row.size, row.mtime, row.used, row.id),
         "name": (row.owner.head, row.chunk_hash[:8], row.id),
+        "certainty": (certainty(row.cohort.cls, row.cohort.reason), row.mtime, row.used, row.id),
     }
     return values[name]
 
@@ -120,6 +122,33 @@ def test_pages_are_the_sorted_matching_rows(where: RecordFilter, order: str, siz
         assert counted == (len(expected), sum(row.size for row in expected), True)
         few, _, exact = reader.count(where, 3)
         assert few == len(expected) if exact else few <= len(expected)
+
+
+def test_the_certainly_wrong_come_before_what_derives_from_them_and_what_is_right() -> None:
+    every = [(cls, reason) for cls, reasons in REASONS.items() for reason in (reasons or (None,))]
+    ranked = [reason or cls for cls, reason in sorted(every, key=lambda kind: -certainty(*kind))]
+    assert len({certainty(*kind) for kind in every}) == len(every), "each has a place of its own"
+    assert 0 not in {certainty(*kind) for kind in every}
+    order = ["other_layout", "other_size", "short", "legacy_name", "model_not_served", "derived", "layout_unknown"]
+    assert [name for name in ranked if name in order] == order
+    assert ranked[-2:] == ["current", "foreign"]
+
+
+@pytest.mark.parametrize(
+    ("query", "order"),
+    [
+        ({}, "-modified_at"),
+        ({"q": "ab"}, "-modified_at"),
+        ({"class": "current"}, "-modified_at"),
+        ({"class": "unverified", "reason": "derived"}, "-modified_at"),
+        ({"reason": "derived"}, "-modified_at"),
+        ({"class": "incompatible"}, "-certainty"),
+        ({"class": "incompatible,temporary", "reason": "other_layout"}, "-modified_at"),
+        ({"class": "corrupt,unverified", "reason": "derived,short"}, "-certainty"),
+    ],
+)
+def test_what_nobody_sorted_comes_by_certainty_where_kinds_are_mixed(query: dict[str, str], order: str) -> None:
+    assert page_order(RecordFilter.from_query(query)) == order
 
 
 def test_a_page_looks_at_a_bounded_number_of_rows(reader: Reader) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 from app.acceptance.canary_schemas import CanaryStanding
 from app.acceptance.told import evidence_lines, load_lines
+from app.cleanup.schemas import SeenView
 from app.errors import FieldError
 from app.paths import DOCS
 from app.records.schemas import StoreDirectoryView
 from app.telemetry.schemas import SamplesView
 from app.web import acceptance_contexts as ac
 from app.web import contexts as c
-from app.web import overview
+from app.web import outcomes, overview
 from app.web import settings_contexts as sc
 from app.web.attention import attention
 from app.web.first_run import first_steps
@@ -442,6 +443,7 @@ def _cleanup(odd: str) -> Pages:
         "plan-expired": r.plan(expired=True, odd=odd),
         "plan-none": r.plan(records=0, bytes=0, by_reason={}, held_back={}, odd=odd),
         "plan-failed": r.plan(state="failed", error="the directory was replaced" + odd),
+        "plan-differs": r.plan(seen=SeenView(records=634, scanned_at="2026-11-30T08:00:00Z"), odd=odd),
     }.items():
         rows = [] if name in ("plan-none", "plan-running", "plan-failed") else items
         pages[name] = ("plan.html", c.PlanPage(shell(*head, "Plan #12"), shown, rows, state("reason"), None, True))
@@ -462,7 +464,16 @@ def _cleanup(odd: str) -> Pages:
     ]:
         pages[name] = (
             "cleanup_run.html",
-            c.RunPage(shell(*head, f"Run #{shown_run.id}"), shown_run, items, state("state"), "next", jobs, empty_form),
+            c.RunPage(
+                shell(*head, f"Run #{shown_run.id}"),
+                shown_run,
+                items,
+                state(*outcomes.NAMES),
+                "next",
+                jobs,
+                empty_form,
+                outcomes=outcomes.outcomes(shown_run, state(*outcomes.NAMES)),
+            ),
         )
     return pages
 
@@ -492,8 +503,8 @@ def _acceptance(odd: str) -> Pages:
     )
     ttft = [
         ("cold", (1281.0, 1277.2, 1290.1)),
-        ("external L1", (655.0, 653.2, 660.1)),
-        ("external L2", (702.0, 711.0, 699.0)),
+        ("external_l1", (655.0, 653.2, 660.1)),
+        ("external_l2", (702.0, 711.0, 699.0)),
     ]
     pages: Pages = {
         "acceptance": (
@@ -603,6 +614,10 @@ def _rest(odd: str) -> Pages:
                 r.firings(odd),
                 no_schedule,
                 [("scan:1", "scan of nvme-a" + odd)],
+                [
+                    r.policy("7", odd=odd, schedule="@layout-change", next_firings=[]),
+                    r.policy("8", schedule="@layout-change", next_firings=[], enabled=False, last_run=None),
+                ],
             ),
         ),
         "schedules-none": (

@@ -227,6 +227,7 @@ def run(
         "removed": cs.Count(records=311, bytes=9_800_000_000),
         "by_reason": {"other_layout": cs.Count(records=311, bytes=9_800_000_000)},
         "skipped": {"changed": 2, "used": 1},
+        "outcomes": {"quarantined": 311, "changed": 2, "used": 1, "failed": 1 if odd else 0},
         "failed": [cs.FailedItem(name="a@b" + odd, errno=1, message="Operation not permitted")] if odd else [],
         "failed_total": 1 if odd else 0,
         "free_bytes_before": 602_000_000_000,

@@ -183,3 +183,10 @@ class TestZoned:
         assert f.zoned(moment, "Europe/Berlin") == "Wed 1 Jul 2026, 02:30 Europe/Berlin (CEST)"
         assert f.zoned(moment, "Europe/Berlin", short=True) == "Wed 1 Jul 2026, 02:30 CEST"
         assert f.zoned(moment, "UTC", short=True) == "Wed 1 Jul 2026, 00:30 UTC"
+
+
+def test_a_long_name_keeps_its_end() -> None:
+    name = "models-SEP-tiny@0x01000100@0@" + "0123456789abcdef" * 2 + "@tk-12-p03.data"
+    assert f.ends(name, 30) == "models-SEP…" + name[-19:]
+    assert len(f.ends(name, 30)) == 30
+    assert f.ends("short", 30) == "short"

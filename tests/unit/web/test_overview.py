@@ -10,12 +10,12 @@ from app.acceptance.canary_schemas import CanaryStanding
 from app.alerts.schemas import AlertView
 from app.fleet.schemas import EngineView, FilesystemView, PrefixCacheView, ServerView
 from app.records.facts import REASONS
-from app.records.schemas import Count
+from app.records.schemas import Count, SummaryView
 from app.web import overview, svg, words
 from app.web.attention import attention
 from app.web.contexts import EngineVerdict, StoreCard
 from app.web.growth import Outlook
-from app.web.wrong_records import incompatible_line
+from app.web.wrong_records import class_line, incompatible_line
 from tests.unit.web import acceptance_samples as a
 from tests.unit.web import records_samples as k
 from tests.unit.web import room_samples as r
@@ -81,6 +81,24 @@ def test_all_is_well_only_when_nothing_is_wrong() -> None:
     assert (only.kind, only.title) == ("ok", "Nothing needs you now")
     assert "passed on 1 of 1" in only.detail
     assert attention([s.server()], [engine], [card()], [verdict], [r.episode("")])[0].kind == "bad"
+
+
+@pytest.mark.parametrize(
+    ("summary", "running", "told"),
+    [
+        (k.summary(clean=True), None, "The disk is clean. Still waiting for: a restart of qwen-1."),
+        (k.summary(clean=True), "42", "Cleanup run #42 is at it; what is left is known when it has ended."),
+        (k.summary(), None, "still on the disk, too. Still waiting for: a restart of qwen-1."),
+        (k.summary(scanned=False), None, "Whether the disk is clean is not known"),
+    ],
+)
+def test_a_disk_is_called_clean_only_when_it_is(summary: SummaryView, running: str | None, told: str) -> None:
+    waiting = r.episode("").model_copy(update={"running_run_id": running})
+    items = attention([], [], [StoreCard(s.store(), summary)], [], [waiting])
+    (item,) = [item for item in items if item.title.startswith("Caches of")]
+    assert told in item.detail
+    assert ("The disk is clean" in item.detail) is told.startswith("The disk is clean")
+    assert item.path == f"/cleanup/runs/{running or 41}"
 
 
 @pytest.mark.parametrize(("hours", "kind"), [(None, None), (400.0, None), (100.0, "warn"), (12.0, "bad")])
@@ -340,3 +358,9 @@ def test_canaries_are_told_by_the_worst() -> None:
     assert told(ok=1) == ("ok", "1 canary came back right")
     assert told(ok=1, wrong=1, lost=2) == ("bad", "2 lost, 1 wrong of 4 canaries")
     assert told(ok=1, never=2) == ("none", "2 of 3 canaries not read back yet")
+
+
+def test_every_class_that_is_not_current_is_named_in_a_stores_line() -> None:
+    counts = {name: Count(records=n, bytes=n) for n, name in enumerate(("foreign", *REASONS), start=1) if n > 1}
+    assert class_line(counts) == "3 incompatible, 4 corrupt, 5 unreachable, 7 unverified, 6 temporary"
+    assert class_line({"current": Count(records=5, bytes=1), "corrupt": Count(records=0, bytes=0)}) == "all current"

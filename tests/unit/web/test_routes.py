@@ -361,13 +361,25 @@ class TestPolicies:
         assert browser.post(f"/cleanup/policies/{ident}/delete").status_code == 303
         assert browser.get(f"/cleanup/policies/{ident}").status_code == 404
 
-    @pytest.mark.parametrize(("schedule", "told"), [("0 2 * * *", False), ("0 2 * * * @layout-change", True)])
+    @pytest.mark.parametrize(
+        ("schedule", "told"),
+        [
+            ("0 2 * * *", ""),
+            ("0 2 * * * @layout-change", "and on a layout change"),
+            ("@layout-change", "when the layout changes"),
+        ],
+    )
     def test_the_schedules_page_says_what_a_layout_change_starts(
-        self, browser: httpx.Client, store_id: str, schedule: str, told: bool
+        self, browser: httpx.Client, store_id: str, schedule: str, told: str
     ) -> None:
         made = browser.post("/cleanup/policies/new", data=self.values(store_id, name="on change", schedule=schedule))
         assert made.status_code == 303
-        assert ("and on a layout change" in browser.get("/schedules").text) is told
+        page = browser.get("/schedules").text
+        assert "on change" in page
+        for text in ("and on a layout change", "when the layout changes"):
+            assert (text in page) is (text == told)
+        # One that only a change starts is run, paused and resumed from its row, too.
+        assert (f'action="{made.headers["location"]}/runs"' in page) is (schedule == "@layout-change")
         assert browser.post(f"{made.headers['location']}/delete").status_code == 303
 
     def test_all_that_is_wrong_is_said_at_once(self, browser: httpx.Client, store_id: str) -> None:
