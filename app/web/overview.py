@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from app.acceptance.canary_schemas import CanaryStanding
@@ -12,7 +12,6 @@ from app.cleanup.schemas import RunView
 from app.clock import parse_iso
 from app.disk_room import room, together
 from app.fleet.schemas import EngineView, ServerView
-from app.records.schemas import Count
 from app.telemetry.schemas import HealthChangeView, TokenFlowView
 from app.web import formats, svg, words
 from app.web.contexts import Event, FlowPicture, Hop, Lane, Pin, StoreCard, Trend
@@ -324,20 +323,6 @@ def _one_pin(group: Sequence[Pin]) -> Pin:
     worst = min(group, key=lambda p: _WORST.index(p.kind))
     middle = round((group[0].x + group[-1].x) / 2, 3)
     return Pin(middle, "\n".join(p.text for p in group), worst.kind, worst.what, sum(p.events for p in group))
-
-
-def class_line(by_class: Mapping[str, Count]) -> str:
-    """What is wrong in a store in one line: the two worst classes, then how many more."""
-    worst = [k for k in ("incompatible", "corrupt", "unreachable", "unverified", "temporary") if _some(by_class, k)]
-    if not worst:
-        return "all current"
-    shown = ", ".join(f"{formats.count(by_class[k].records)} {k}" for k in worst[:2])
-    rest = sum(by_class[k].records for k in worst[2:])
-    return f"{shown}, {formats.count(rest)} other" if rest else shown
-
-
-def _some(by_class: Mapping[str, Count], key: str) -> bool:
-    return key in by_class and by_class[key].records > 0
 
 
 def run_line(run: AcceptanceRunView) -> str:
