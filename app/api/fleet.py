@@ -144,13 +144,19 @@ def delete_engine(engine_id: str, services: ServicesDep, principal: Admin) -> No
 
 @router.get("/stores", responses=READ)
 def list_stores(
-    services: ServicesDep, principal: Viewer, paging: PageQuery, q: SearchQuery = None, server_id: ServerQuery = None
+    services: ServicesDep,
+    principal: Viewer,
+    paging: PageQuery,
+    q: SearchQuery = None,
+    server_id: ServerQuery = None,
+    label: LabelQuery = None,
 ) -> Page[StoreView]:
     """Record directories by name, with the servers that write there."""
     return services.fleet.list_stores(
         page_size=paging.page_size,
         page_token=paging.page_token,
         q=q,
+        label=label,
         server_id=None if server_id is None else parse_id("server", server_id),
     )
 

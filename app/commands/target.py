@@ -1,4 +1,4 @@
-"""`tierkeeper target`: servers, engines and stores registered, listed and forgotten from the command line.
+"""`tierkeeper target`: servers, engines and stores registered, listed, changed and forgotten from the command line.
 
 A running panel takes a new target up within one poll interval; without one it is there at the next start.
 """
@@ -16,7 +16,17 @@ from pydantic import BaseModel, ValidationError
 
 from app.commands.context import COMMAND_PRINCIPAL, command_services
 from app.errors import InvalidInput
-from app.fleet.schemas import EngineCreate, EngineView, ServerCreate, ServerView, StoreCreate, StoreView
+from app.fleet.schemas import (
+    EngineCreate,
+    EnginePatch,
+    EngineView,
+    ServerCreate,
+    ServerPatch,
+    ServerView,
+    StoreCreate,
+    StorePatch,
+    StoreView,
+)
 from app.printable import printable, say
 from app.services import Services
 from app.wording import location
@@ -43,6 +53,21 @@ class AddOptions:
     confirm: bool = False
 
 
+@dataclass(frozen=True)
+class ChangeOptions:
+    """What was given to change `target` (a name or an id); what is empty stays as it is, the labels not named too."""
+
+    kind: Kind
+    target: str
+    name: str | None = None
+    address: str | None = None
+    servers: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    drop_labels: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    api_key_env: str | None = None
+
+
 def kind_of(text: str) -> Kind:
     """Raises InvalidInput for anything but a kind of target."""
     for kind in KINDS:
@@ -53,21 +78,24 @@ def kind_of(text: str) -> Kind:
 
 def add(options: AddOptions, *, as_json: bool = False) -> None:
     """Registers one target and prints its id and name. Raises InvalidInput that names the option."""
-    labels, headers = _pairs(options.labels, "--label"), _pairs(options.headers, "--header")
+    labels, headers = pairs(options.labels, "--label"), pairs(options.headers, "--header")
     if options.kind == "store" and (headers or options.api_key_env or options.tls_ca or not options.tls_verify):
         raise InvalidInput.field("--header", "a store is a directory of this host: it takes no header, key or CA")
     if options.kind == "engine" and len(options.servers) > 1:
         raise InvalidInput.field("--server", "an engine uses one cache server")
     if options.kind == "server" and options.servers:
         raise InvalidInput.field("--server", "is for engines and stores")
-    key = _key(options.api_key_env)
+    key = key_of(options.api_key_env)
     with command_services(create=True) as services:
         ids = [str(services.fleet.find("server", name)) for name in options.servers]
         view: ServerView | EngineView | StoreView
         reached: dict[str, Any] = {"url": options.address, "name": options.name, "labels": labels}
-        # not resolved: mounted secrets are links that are replaced when they change
-        ca = str(Path.cwd() / options.tls_ca) if options.tls_ca else None
-        reached |= {"api_key": key, "headers": headers, "tls_ca": ca, "tls_verify": options.tls_verify}
+        reached |= {
+            "api_key": key,
+            "headers": headers,
+            "tls_ca": ca_of(options.tls_ca),
+            "tls_verify": options.tls_verify,
+        }
         actor = COMMAND_PRINCIPAL.actor
         if options.kind == "server":
             view = services.fleet.create_server(_body(ServerCreate, reached), actor=actor)
@@ -81,10 +109,10 @@ def add(options: AddOptions, *, as_json: bool = False) -> None:
     print(view.model_dump_json() if as_json else printable(f"{options.kind} {view.id}: {view.name}"))
 
 
-def show(kind: Kind | None, *, as_json: bool = False) -> None:
-    """Prints all targets, one a line, or as JSON by kind."""
+def show(kind: Kind | None, *, label: str | None = None, as_json: bool = False) -> None:
+    """Prints all targets (those with a label, as NAME=VALUE), one a line, or as JSON by kind."""
     with command_services() as services:
-        found = {each: _all(services, each) for each in KINDS if kind in (None, each)}
+        found = {each: _all(services, each, label) for each in KINDS if kind in (None, each)}
     if as_json:
         print(
             json.dumps({f"{each}s": [view.model_dump(mode="json") for view in views] for each, views in found.items()})
@@ -111,7 +139,54 @@ def forget(kind: Kind, name: str) -> None:
     say(f"{kind} {ident} forgotten")
 
 
-def _all(services: Services, kind: Kind) -> list[Any]:
+def change(options: ChangeOptions, *, as_json: bool = False) -> None:
+    """Changes what was given of one target and prints it. Raises InvalidInput that names the option."""
+    kind = options.kind
+    if kind == "store" and (options.address or options.headers or options.api_key_env):
+        raise InvalidInput.field("--address", "a store keeps its directory, and takes no header and no key")
+    if options.servers and (kind == "server" or (kind == "engine" and len(options.servers) > 1)):
+        raise InvalidInput.field("--server", "an engine uses one cache server, a store one or several")
+    with command_services() as services:
+        ident = services.fleet.find(kind, options.target)
+        values = _changed(services, options, _get(services, kind, ident))
+        if not values:
+            raise InvalidInput.field("--label", "nothing to change was given; name at least one option")
+        fleet, actor = services.fleet, COMMAND_PRINCIPAL.actor
+        view: ServerView | EngineView | StoreView
+        if kind == "server":
+            view = fleet.patch_server(ident, _body(ServerPatch, values), actor=actor)
+        elif kind == "engine":
+            view = fleet.patch_engine(ident, _body(EnginePatch, values), actor=actor)
+        else:
+            view = fleet.patch_store(ident, _body(StorePatch, values), actor=actor)
+    print(view.model_dump_json() if as_json else printable(f"{kind} {view.id}: {view.name}"))
+
+
+def _changed(services: Services, options: ChangeOptions, view: ServerView | EngineView | StoreView) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if options.labels or options.drop_labels:
+        missing = [name for name in options.drop_labels if name not in view.labels]
+        if missing:
+            raise InvalidInput.field("--drop-label", f"{view.name} has no label {missing[0][:60]!r}")
+        kept = {name: value for name, value in view.labels.items() if name not in options.drop_labels}
+        values["labels"] = kept | pairs(options.labels, "--label")
+    if options.servers:
+        ids = [str(services.fleet.find("server", name)) for name in options.servers]
+        values |= {"server_id": ids[0]} if options.kind == "engine" else {"server_ids": ids}
+    if options.headers:
+        values["headers"] = pairs(options.headers, "--header")
+    given = {"name": options.name, "url": options.address, "api_key": key_of(options.api_key_env)}
+    return values | {name: value for name, value in given.items() if value is not None}
+
+
+def _get(services: Services, kind: Kind, ident: int) -> ServerView | EngineView | StoreView:
+    fleet = services.fleet
+    if kind == "server":
+        return fleet.get_server(ident)
+    return fleet.get_engine(ident) if kind == "engine" else fleet.get_store(ident)
+
+
+def _all(services: Services, kind: Kind, label: str | None) -> list[Any]:
     lists: dict[Kind, Callable[..., Any]] = {
         "server": services.fleet.list_servers,
         "engine": services.fleet.list_engines,
@@ -120,14 +195,20 @@ def _all(services: Services, kind: Kind) -> list[Any]:
     found: list[Any] = []
     token: str | None = None
     while True:
-        page = lists[kind](page_size=500, page_token=token)
+        page = lists[kind](page_size=500, page_token=token, label=label)
         found += page.items
         token = page.next_page_token
         if token is None:
             return found
 
 
-def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
+def ca_of(given: str | None) -> str | None:
+    """The absolute path. Not resolved: mounted secrets are links that are replaced when they change."""
+    return str(Path.cwd() / given) if given else None
+
+
+def pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """NAME=VALUE as a mapping. Raises InvalidInput naming the option."""
     found: dict[str, str] = {}
     for item in given:
         name, equals, value = item.partition("=")
@@ -137,7 +218,8 @@ def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def _key(variable: str | None) -> str | None:
+def key_of(variable: str | None) -> str | None:
+    """The API key in the variable. Raises InvalidInput where it is not set."""
     if variable is None:
         return None
     if not os.environ.get(variable):

@@ -190,10 +190,16 @@ class FleetService:
         return self._stores.get(store_id)
 
     def list_stores(
-        self, *, page_size: int, page_token: str | None, q: str | None = None, server_id: int | None = None
+        self,
+        *,
+        page_size: int,
+        page_token: str | None,
+        q: str | None = None,
+        server_id: int | None = None,
+        label: str | None = None,
     ) -> Page[StoreView]:
-        """By name. `server_id`: only those this server uses."""
-        return self._stores.page(page_size=page_size, page_token=page_token, q=q, server_id=server_id)
+        """By name. `server_id`: only those this server uses; `label`: only those with it, as KEY=VALUE."""
+        return self._stores.page(page_size=page_size, page_token=page_token, q=q, server_id=server_id, label=label)
 
     def patch_store(self, store_id: int, body: StorePatch, *, actor: str, if_match: str | None = None) -> StoreView:
         return self._stores.patch(store_id, body, actor=actor, if_match=if_match)

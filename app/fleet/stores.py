@@ -20,6 +20,7 @@ from app.fleet.context import (
     check_revision,
     conflict,
     integrity_conflict,
+    labelled,
     named_page,
     reference,
     refuse_taken,
@@ -109,15 +110,25 @@ class Stores:
             row: Store = row_of(session, Store, "store", store_id)
         return self._views([row])[0]
 
-    def page(self, *, page_size: int, page_token: str | None, q: str | None, server_id: int | None) -> Page[StoreView]:
+    def page(
+        self,
+        *,
+        page_size: int,
+        page_token: str | None,
+        q: str | None,
+        server_id: int | None,
+        label: str | None = None,
+    ) -> Page[StoreView]:
         conditions = []
+        if label:
+            conditions.append(labelled(Store, label))
         if server_id is not None:
             conditions.append(Store.id.in_(select(StoreServer.store_id).where(StoreServer.server_id == server_id)))
         with self._context.db.read() as session:
             rows, token = named_page(
                 session,
                 Store,
-                f"stores|{q}|{server_id}",
+                f"stores|{q}|{server_id}|{label}",
                 page_size=page_size,
                 page_token=page_token,
                 q=q,

@@ -121,7 +121,7 @@ def read(
     session: Session, kind: str, target_id: int, request: Request, interval: float
 ) -> list[tuple[float, float | None]]:
     """The points of one metric, oldest first, as (epoch seconds, value or None)."""
-    ids = _series_ids(session, kind, target_id, (request.metric.series, *request.metric.divisor))
+    ids = series_ids(session, kind, target_id, (request.metric.series, *request.metric.divisor))
     if request.metric.series not in ids:
         return _empty(request)
     if request.step == 0.0:
@@ -312,27 +312,11 @@ def value_of(metric: Metric, cells: dict[str, Bucket | None]) -> float | None:
 
 def oldest(session: Session, kind: str, target_id: int, request: Request) -> float | None:
     """When the first kept sample of the metric was taken; None where there is none."""
-    series_id = _series_ids(session, kind, target_id, (request.metric.series,)).get(request.metric.series)
+    series_id = series_ids(session, kind, target_id, (request.metric.series,)).get(request.metric.series)
     tables: tuple[type[Any], ...] = (SampleRaw, Sample5m, Sample1h)
     found = [session.scalar(select(func.min(t.at)).where(t.series_id == series_id)) for t in tables]
     known = [at for at in found if at is not None]
     return min(known) / 1000 if known else None
-
-
-def extremes(
-    session: Session, kind: str, target_id: int, request: Request
-) -> tuple[list[float | None], list[float | None]] | None:
-    """Lowest and highest value of each bucket of a gauge, so that a spike survives; None where there are no buckets."""
-    if request.step == 0.0 or request.metric.kind != "gauge":
-        return None
-    ids = _series_ids(session, kind, target_id, (request.metric.series,))
-    sums = buckets(session, list(ids.values()), request.start, request.end, request.step, request.source)
-    step = round(request.step * 1000)
-    cells = [
-        sums[ids[request.metric.series]].get(number * step) if ids else None
-        for number in range(math.floor(request.start * 1000 / step), math.ceil(request.end * 1000 / step))
-    ]
-    return [c.min if c and c.count else None for c in cells], [c.max if c and c.count else None for c in cells]
 
 
 def spread(points: Sequence[tuple[float, float | None]], start: float, end: float, count: int) -> list[float | None]:
@@ -345,7 +329,8 @@ def spread(points: Sequence[tuple[float, float | None]], start: float, end: floa
     return [sum(cell) / len(cell) if cell else None for cell in cells]
 
 
-def _series_ids(session: Session, kind: str, target_id: int, names: Sequence[str]) -> dict[str, int]:
+def series_ids(session: Session, kind: str, target_id: int, names: Sequence[str]) -> dict[str, int]:
+    """{series: its id} of those that this target has."""
     query = select(Series.metric, Series.id).where(
         Series.target_kind == kind, Series.target_id == target_id, Series.metric.in_(names)
     )

@@ -27,8 +27,9 @@ class SamplesView(ApiModel):
 
     `unit` is bytes, ratio, tokens_per_second, chunks_per_second, bytes_per_second, requests or bool; `step_seconds` is
     the width of a point's bucket, which starts at the point's time; `source` names the table it was read from.
-    `lowest` and `highest` are those of each bucket of a gauge, so that a spike survives its mean. `older` says what
-    came from a configured Prometheus: points before the panel's own history.
+    `lowest` and `highest` are those of each bucket of a gauge or a rate, so that a spike survives its mean (of a rate:
+    what was surely reached); null of what has none. `older` says what came from a configured Prometheus: points before
+    the panel's own history.
     """
 
     metric: str
@@ -39,6 +40,11 @@ class SamplesView(ApiModel):
     lowest: list[float | None] | None = None
     highest: list[float | None] | None = None
     older: OlderView | None = None
+
+    def rows(self) -> list[tuple[tuple[str, float | None], float | None, float | None]]:
+        """Each point with the lowest and highest of its bucket, None where they are not told."""
+        none = [None] * len(self.points)
+        return list(zip(self.points, self.lowest or none, self.highest or none, strict=False))
 
 
 class HealthChangeView(ApiModel):

@@ -20,9 +20,11 @@ from app.settings import Settings
 from app.shapes import Page
 from app.telemetry import history, live, rollup, window_sums
 from app.telemetry.counted import Span, spans
+from app.telemetry.extremes import extremes
 from app.telemetry.flow_sums import RECENT_SECONDS, FlowSums
 from app.telemetry.metrics import CATALOGUE
 from app.telemetry.prometheus import Older, Prometheus, merged, query_of
+from app.telemetry.restarts import Restart, restarts
 from app.telemetry.schemas import HealthChangeView, OlderView, SamplesView, TokenFlowView
 from app.telemetry.tables import Observation, Series, Snapshot
 from app.telemetry.taken_apart import TakenApart
@@ -100,7 +102,7 @@ class TelemetryService:
         )
         with self._db.read() as session:
             points = history.read(session, target_kind, target_id, request, self._interval)
-            limits = history.extremes(session, target_kind, target_id, request)
+            limits = extremes(session, target_kind, target_id, request)
             begins = history.oldest(session, target_kind, target_id, request) if self.prometheus is not None else None
         older = self._older(target_kind, target_id, metric, request, now if begins is None else begins)
         if older is not None:
@@ -237,6 +239,11 @@ class TelemetryService:
             query = query.where(Observation.last_at >= since)
         with self._db.read() as session:
             return list(session.scalars(query))
+
+    def restarts(self, server_id: int, since: float) -> list[Restart]:
+        """Restarts of a server and of the engines registered with it that began at or after `since`, oldest first."""
+        with self._db.read() as session:
+            return restarts(session, server_id, since)
 
     # upkeep, called by the scheduler
 

@@ -136,6 +136,7 @@ class ChartSpec:
     tier: str = ""
     low: float | None = None
     high: float | None = None
+    history: str = ""  # the page of all of it; "": there is none
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ class ServerPage(PageContext):
     engines: Sequence[EngineView]
     stores: Sequence[StoreCard]
     charts_shown: Sequence[ChartSpec]
+    load_charts: Sequence[ChartSpec]
     changes: Sequence[Event]
     flow: FlowPicture
     marks: Sequence[Event] = ()  # on the charts
@@ -185,6 +187,8 @@ class StoresPage(PageContext):
 
     stores: Sequence[StoreCard]
     server_names: Mapping[str, str]
+    state: TableState
+    labels: Sequence[tuple[str, int]] = ()  # KEY=VALUE, how many stores have it
 
 
 @dataclass(frozen=True)

@@ -94,12 +94,18 @@ def in_unit(value: float, unit: str) -> str:
     """A sample of a series in the unit of its chart."""
     if unit == "ratio":
         return percent(value)
-    if unit == "bytes":
-        return memory(value)
+    if unit in ("bytes", "disk"):
+        return memory(value) if unit == "bytes" else disk(value)
     if unit == "bytes_per_second":
         return rate(value)
+    if unit == "seconds":
+        return duration(value)
+    if unit == "bool":
+        return "yes" if value else "no"
     what = unit.removesuffix("_per_second").replace("_", " ")
-    return f"{compact(value)} {what}/s" if unit.endswith("_per_second") else f"{compact(value)} {what}".strip()
+    # Below a hundred every digit counts: 0.02 cores are not none.
+    number = decimal(value) if abs(value) < 100 else compact(value)
+    return f"{number} {what}/s" if unit.endswith("_per_second") else f"{number} {what}".strip()
 
 
 def compact(value: float | None) -> str:
@@ -208,6 +214,11 @@ def exact(moment: str | None) -> str:
     if moment is None:
         return "never"
     return _utc(moment).strftime("%a %-d %b %Y, %H:%M:%S UTC")
+
+
+def moment_input(seconds: float) -> str:
+    """UTC to the minute, as a field of a form wants a time: ``2026-11-30T08:12``."""
+    return (iso(seconds) or "")[:16]
 
 
 def zoned(moment: str | None, timezone: str, *, short: bool = False) -> str:

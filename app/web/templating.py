@@ -186,6 +186,7 @@ def _filters(clock: Clock) -> dict[str, Any]:
         "ms": formats.milliseconds,
         "relative": lambda moment: formats.relative(moment, clock()),
         "exact": formats.exact,
+        "moment_input": formats.moment_input,
         "zoned": formats.zoned,
         "hhmm": formats.clock_time,
         "day": lambda moment: formats.day(moment, clock()),

@@ -34,6 +34,9 @@
     bool: (v) => (v ? "yes" : "no"),
     chunks_per_second: (v, more) => `${scaled(v, 1000, ["", "k", "M"], more)} chunks/s`,
     cores: (v, more = 0) => `${v.toFixed(2 + more)}\u00a0cores`,
+    preemptions_per_second: (v, more) => `${scaled(v, 1000, ["", "k"], more)}/s`,
+    requests_per_second: (v, more) => `${scaled(v, 1000, ["", "k"], more)}/s`,
+    seconds: (v, more) => (v === 0 ? "0\u00a0s" : Math.abs(v) < 1e-3 ? scaled(v * 1e6, Infinity, ["µs"], more) : Math.abs(v) < 1 ? scaled(v * 1e3, Infinity, ["ms"], more) : scaled(v, Infinity, ["s"], more)),
     retrieves_per_second: (v, more) => `${scaled(v, 1000, ["", "k"], more)}/s`,
     tokens_per_second: (v, more) => `${scaled(v, 1000, ["", "k", "M"], more)} tokens/s`,
   };
@@ -114,18 +117,36 @@
     return told + (zoomed(u) ? "Double click to see all of it." : "Drag to look closer.");
   }
   function tellMark(u) {
-    const note = u.root.querySelector(".chart-mark");
+    const note = u.root.querySelector(".chart-mark span");
     if (!note) return;
+    tellFiner(u);
     const at = u.cursor.left;
     const near = at < 0 ? [] : shown(u).filter((m) => Math.abs(u.valToPos(m.at, "x") - at) <= NEAR);
     const text = near.map((m) => `${moment(m.at)}: ${m.text}`).join(" · ") || hint(u);
     if (note.textContent !== text) note.textContent = text;
   }
-  function prepare(u) {
+  // What was chosen by dragging is drawn from the points that are there; its own page has it in finer steps.
+  function tellFiner(u) {
+    const link = u.root.querySelector(".chart-mark a");
+    if (!link) return;
+    link.hidden = !zoomed(u);
+    const at = (seconds) => encodeURIComponent(new Date(seconds * 1000).toISOString());
+    if (!link.hidden) link.href = `${link.dataset.history}&from=${at(u.scales.x.min)}&to=${at(u.scales.x.max)}`;
+  }
+  function prepare(u, history) {
     u.marks = marks();
     const note = document.createElement("p");
     note.className = "chart-mark";
-    note.setAttribute("aria-live", "polite");
+    const told = document.createElement("span");
+    told.setAttribute("aria-live", "polite");
+    note.append(told);
+    if (history) {
+      const link = document.createElement("a");
+      link.dataset.history = history;
+      link.textContent = "This time in finer steps";
+      link.hidden = true;
+      note.append(" ", link);
+    }
     u.root.append(note);
   }
 
@@ -146,7 +167,7 @@
       height: HEIGHT,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "Etc/UTC"),
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false } },
-      hooks: { init: [prepare], draw: [drawMarks], setCursor: [tellMark], setScale: [tellMark] },
+      hooks: { init: [(u) => prepare(u, box.dataset.history)], draw: [drawMarks], setCursor: [tellMark], setScale: [tellMark] },
       // Without points (or with one) the library would invent months: the last hour is asked for, and drawn.
       scales: { x: { range: (_, low, high) => (low == null || high - low < 60 ? [(high ?? Date.now() / 1000) - 3600, high ?? Date.now() / 1000] : [low, high]) }, y: { range: (_, low, high) => (unit === "ratio" ? [0, 1] : unit === "bool" ? [0, 1.1] : [Math.min(0, low ?? 0), (high || 1) * 1.08]) } },
       axes: [

@@ -208,16 +208,16 @@ def test_nothing_moves_for_those_who_asked_for_that(page: Page, browser: Browser
 def test_charts_come_in_the_room_that_was_kept_for_them(page: Page) -> None:
     page.goto("/p/server")
     expect(page.locator(".chart .uplot").first).to_be_visible()
-    assert page.locator(".chart .uplot").count() == 4
+    assert page.locator(".chart .uplot").count() == 6
     heights = page.locator(".chart").evaluate_all("list => list.map(e => e.getBoundingClientRect().height)")
     assert max(heights) - min(heights) < 2
     page.locator(".chart .u-over").first.hover()
     expect(page.locator(".chart .u-legend .u-value").first).not_to_have_text("—")
     # A theme change draws them anew, a poll leaves them alone.
     page.keyboard.press("t")
-    assert page.locator(".chart .uplot").count() == 4
+    assert page.locator(".chart .uplot").count() == 6
     renewed(page)
-    assert page.locator(".chart .uplot").count() == 4
+    assert page.locator(".chart .uplot").count() == 6
 
 
 def test_a_chart_of_a_gauge_shows_the_extremes_of_each_bucket(page: Page) -> None:
@@ -259,8 +259,13 @@ def test_charts_share_a_cursor_zoom_and_tell_what_happened(page: Page) -> None:
     page.mouse.move(box["x"] + box["width"] * 0.9, middle, steps=5)
     page.mouse.up()
     assert time_at(0.1) != whole
+    # What was chosen can be seen in finer steps, at an address of its own.
+    finer = first.locator(".chart-mark a")
+    expect(finer).to_be_visible()
+    assert re.search(r"/servers/1/history\?metric=hit_rate&from=20.*Z&to=20.*Z$", finer.get_attribute("href") or "")
     over.dblclick()
     assert time_at(0.1) == whole
+    expect(finer).to_be_hidden()
     # What happened is told where the cursor meets its line.
     told = set()
     for x in range(0, int(box["width"]), 5):

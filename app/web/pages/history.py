@@ -1,4 +1,4 @@
-"""One number of a server or an engine over time: a large chart, the same as a table, and the table as CSV."""
+"""One number of a server, an engine or a store over time: a large chart, the same as a table, and the table as CSV."""
 
 from __future__ import annotations
 
@@ -6,43 +6,71 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api.deps import parse_id
-from app.clock import iso
+from app.clock import iso, parse_iso
 from app.errors import InvalidInput
-from app.fleet.schemas import EngineView, ServerView
+from app.fleet.schemas import EngineView, ServerView, StoreView
 from app.telemetry.schemas import SamplesView
 from app.web.contexts import ChartSpec, Crumb, Event, PageContext, Trend
 from app.web.frame import Frame, ViewerFrame
-from app.web.pages.chart_events import engine_events, server_events
-from app.web.pages.charts import ENGINE_CHARTS, SERVER_CHARTS
+from app.web.pages.chart_events import EACH_OF_HISTORY, events_of
+from app.web.pages.charts import HISTORY, Kind
 
 router = APIRouter()
 
-Kind = Literal["server", "engine"]
 RANGES: dict[str, tuple[str, float]] = {
     "1h": ("last hour", 3600.0),
     "24h": ("last day", 86_400.0),
     "7d": ("last week", 7 * 86_400.0),
     "30d": ("last 30 days", 30 * 86_400.0),
+    "1y": ("last year", 365 * 86_400.0),
+    "2y": ("last two years", 730 * 86_400.0),
 }
+DEFAULT = "24h"
 ROWS = 120
+#: Requests come in bursts: a ratio over less than a minute is mostly holes.
+LEAST_OF_RATIO = 60.0
+
+Metric = Annotated[str, Query(max_length=60)]
+Range = Annotated[str, Query(alias="range", max_length=8)]
+Moment = Annotated[str, Query(max_length=40)]
+From = Annotated[str, Query(alias="from", max_length=40)]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time that is shown: one of the ranges, which end now (`key`), or from one moment to another (key "")."""
+
+    key: str
+    words: str
+    start: float
+    end: float
+
+    @property
+    def query(self) -> str:
+        """As it stands in an address."""
+        return urlencode({"range": self.key} if self.key else {"from": iso(self.start), "to": iso(self.end)})
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
 
 
 @dataclass(frozen=True)
 class HistoryPage(PageContext):
-    """history.html: `charts` are the metrics to choose from, `samples` the rows of the table, oldest first."""
+    """history.html: `choices` are the metrics to choose from, `samples` the rows of the table, oldest first."""
 
     kind: str
-    target: ServerView | EngineView
+    target: ServerView | EngineView | StoreView
     chart: ChartSpec
     choices: Sequence[tuple[str, str]]
-    range: str
+    span: Span
     ranges: Sequence[tuple[str, str]]
     samples: SamplesView
     events: Sequence[Event]
@@ -53,18 +81,17 @@ def history_page(
     frame: ViewerFrame,
     kind: Kind,
     target_id: str,
-    metric: Annotated[str, Query(max_length=60)] = "",
-    span: Annotated[str, Query(alias="range", max_length=8)] = "24h",
+    metric: Metric = "",
+    span: Range = DEFAULT,
+    start: From = "",
+    to: Moment = "",
 ) -> Response:
-    target = _target(frame, kind, target_id)
-    specs = SERVER_CHARTS if kind == "server" else ENGINE_CHARTS
-    chosen = next((spec for spec in specs if spec[1] == metric), specs[0])
-    title, name, unit, tier, low, high = chosen
-    samples, start, seconds = _samples(frame, kind, target_id, name, span)
-    url = f"/api/v1/{kind}s/{target_id}/samples?" + urlencode({"metric": name, "from": iso(start) or ""})
-    trend = Trend(tuple(value for _, value in samples.points), seconds)
-    services = frame.services
-    found = server_events(services, target) if isinstance(target, ServerView) else engine_events(services, target)
+    target, shown = _target(frame, kind, target_id), _span(frame, span, start, to)
+    specs = HISTORY[kind]
+    title, name, unit, tier, low, high = next((spec for spec in specs if spec[1] == metric), specs[0])
+    samples = _samples(frame, kind, target_id, name, shown)
+    asked = {"metric": name, "from": iso(shown.start) or ""} | ({} if shown.key else {"to": iso(shown.end) or ""})
+    trend = Trend(tuple(value for _, value in samples.points), shown.seconds)
     return frame.page(
         "history.html",
         HistoryPage,
@@ -73,12 +100,26 @@ def history_page(
         Crumb("History"),
         kind=kind,
         target=target,
-        chart=ChartSpec(title, name, unit, url, trend, tier, low, high),
+        chart=ChartSpec(
+            title,
+            name,
+            unit,
+            f"/api/v1/{kind}s/{target_id}/samples?{urlencode(asked)}",
+            trend,
+            tier,
+            low,
+            high,
+            f"/{kind}s/{target_id}/history?{urlencode({'metric': name})}",
+        ),
         choices=[(spec[1], spec[0]) for spec in specs],
-        range=span,
+        span=shown,
         ranges=[(key, words) for key, (words, _) in RANGES.items()],
         samples=samples,
-        events=found,
+        events=[
+            event
+            for event in events_of(frame.services, target, shown.start, EACH_OF_HISTORY)
+            if parse_iso(event.at) <= shown.end
+        ],
     )
 
 
@@ -87,30 +128,59 @@ def history_csv(
     frame: ViewerFrame,
     kind: Kind,
     target_id: str,
-    metric: Annotated[str, Query(max_length=60)],
-    span: Annotated[str, Query(alias="range", max_length=8)] = "24h",
+    metric: Metric,
+    span: Range = DEFAULT,
+    start: From = "",
+    to: Moment = "",
 ) -> Response:
-    """Time and value, a row a point; an empty value is not known."""
+    """Time, value, and the lowest and highest in between, a row a point; an empty value is not known."""
     _target(frame, kind, target_id)
-    samples, _, _ = _samples(frame, kind, target_id, metric, span)
+    samples = _samples(frame, kind, target_id, metric, _span(frame, span, start, to))
     out = io.StringIO()
     rows = csv.writer(out)
-    rows.writerow(["time", f"{samples.metric} ({samples.unit})"])
-    rows.writerows((at, "" if value is None else value) for at, value in samples.points)
+    rows.writerow(["time", f"{samples.metric} ({samples.unit})", "lowest", "highest"])
+    for (at, value), low, high in samples.rows():
+        rows.writerow([at, *("" if number is None else number for number in (value, low, high))])
     headers = {"Content-Disposition": f'attachment; filename="{kind}-{target_id}-{samples.metric}.csv"'}
     return Response(out.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _target(frame: Frame, kind: Kind, target_id: str) -> ServerView | EngineView:
+def _target(frame: Frame, kind: Kind, target_id: str) -> ServerView | EngineView | StoreView:
     ident, fleet = parse_id(kind, target_id), frame.services.fleet
+    if kind == "store":
+        return fleet.get_store(ident)
     return fleet.get_server(ident) if kind == "server" else fleet.get_engine(ident)
 
 
-def _samples(frame: Frame, kind: Kind, target_id: str, metric: str, span: str) -> tuple[SamplesView, float, float]:
-    if span not in RANGES:
-        raise InvalidInput.field("range", f"{span!r} is none of {', '.join(RANGES)}")
-    seconds, now = RANGES[span][1], frame.services.clock()
-    found = frame.services.telemetry.samples(
-        kind, parse_id(kind, target_id), metric, start=now - seconds, end=now, step=seconds / ROWS
+def _span(frame: Frame, key: str, start: str, to: str) -> Span:
+    """`from` and `to` go before the range; `to` alone ends a day."""
+    now = frame.services.clock()
+    if not start and not to:
+        if key not in RANGES:
+            raise InvalidInput.field("range", f"{key!r} is none of {', '.join(RANGES)}")
+        words, seconds = RANGES[key]
+        return Span(key, words, now - seconds, now)
+    end = _moment("to", to) if to else now
+    begin = _moment("from", start) if start else end - RANGES[DEFAULT][1]
+    if begin >= end:
+        raise InvalidInput.field("from", f"{start or iso(begin)} is not before {to or 'now'}")
+    return Span("", "chosen time", begin, end)
+
+
+def _moment(name: str, text: str) -> float:
+    """A time without an offset is UTC: the fields of the form give no other."""
+    try:
+        return parse_iso(f"{text}Z")
+    except ValueError:
+        try:
+            return parse_iso(text)
+        except ValueError as error:
+            raise InvalidInput.field(name, str(error)) from None
+
+
+def _samples(frame: Frame, kind: Kind, target_id: str, metric: str, span: Span) -> SamplesView:
+    ratio = any(spec[1] == metric and spec[2] == "ratio" for spec in HISTORY[kind])
+    step = max(span.seconds / ROWS, LEAST_OF_RATIO if ratio else 0.0)
+    return frame.services.telemetry.samples(
+        kind, parse_id(kind, target_id), metric, start=span.start, end=span.end, step=step
     )
-    return found, now - seconds, seconds

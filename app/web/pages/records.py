@@ -32,8 +32,17 @@ _ORDER_FIELDS = tuple({order.removeprefix("-") for order in ORDERS})
 @router.get("/stores")
 def stores_page(frame: ViewerFrame) -> Response:
     services = frame.services
-    stores = services.fleet.list_stores(page_size=500, page_token=None).items
-    return frame.page("stores.html", StoresPage, "stores", stores=store_cards(services, stores), server_names={})
+    state = TableState.parse(frame.request.query_params, names=("label",))
+    stores = services.fleet.list_stores(page_size=500, page_token=None, label=state.get("label") or None).items
+    return frame.page(
+        "stores.html",
+        StoresPage,
+        "stores",
+        stores=store_cards(services, stores),
+        server_names={},
+        state=state,
+        labels=services.fleet.labels("store"),
+    )
 
 
 def _store(frame: Frame, store_id: str, form: FormState | None = None, status: int = 200) -> Response:

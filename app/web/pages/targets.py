@@ -15,8 +15,8 @@ from app.web import overview
 from app.web.contexts import Crumb, EnginePage, EnginesPage, Event, ServerPage, ServersPage
 from app.web.forms import FormState
 from app.web.frame import AdminFrame, FormValues, Frame, ViewerFrame, build_input, one
-from app.web.pages.chart_events import engine_events, server_events
-from app.web.pages.charts import charts_of
+from app.web.pages.chart_events import events_of
+from app.web.pages.charts import ENGINE_CHARTS, SERVER_CHARTS, charts_of, load_charts
 from app.web.pages.overview import hops, store_cards
 from app.web.table_state import TableState
 
@@ -75,9 +75,10 @@ def server_page(frame: ViewerFrame, server_id: str) -> Response:
         server=server,
         engines=engines,
         stores=cards,
-        charts_shown=charts_of(services, "server", server_id),
+        charts_shown=charts_of(services, "server", server.id, SERVER_CHARTS),
+        load_charts=load_charts(services, server.id, stores),
         changes=_changes(services, "server", server_id),
-        marks=server_events(services, server),
+        marks=events_of(services, server),
         hit_rates=services.alerts.hit_rates(ident),
         flow=overview.flow_picture(
             services.telemetry.token_flow(ident), [server], engines, cards, hops(services, [server])
@@ -120,9 +121,9 @@ def _engine(frame: Frame, engine_id: str, form: FormState | None = None, status:
         engine=engine,
         server=services.fleet.get_server(int(engine.server_id)) if engine.server_id else None,
         latest=services.acceptance.latest_for_engine(ident),
-        charts_shown=charts_of(services, "engine", engine_id),
+        charts_shown=charts_of(services, "engine", engine.id, ENGINE_CHARTS),
         changes=_changes(services, "engine", engine_id),
-        marks=engine_events(services, engine),
+        marks=events_of(services, engine),
         form=form or FormState.of({name: engine.entered_facts.get(name) for name in _FACTS}, fields=_FACTS),
     )
 

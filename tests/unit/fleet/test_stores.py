@@ -330,3 +330,16 @@ class TestPatch:
         bench.fleet.delete_store(int(store.id), actor="a")
         assert [p.name for p in directory.iterdir()] == [record()]
         assert [a for a, *_ in bench.audited()] == ["store.create", "store.delete"]
+
+
+def test_labels_group_stores_and_filter_their_list(bench: Bench, tmp_path: Path) -> None:
+    for name, labels in (("a", {"zone": "b"}), ("b", {"zone": "bb"}), ("c", {"zone": "b"})):
+        path = fill(tmp_path / name)
+        bench.fleet.create_store(StoreCreate(path=str(path), name=name, labels=labels, confirm=True), actor="a")
+    assert bench.fleet.labels("store") == [("zone=b", 2), ("zone=bb", 1)]
+    first = bench.fleet.list_stores(page_size=1, page_token=None, label="zone=b")
+    assert [s.name for s in first.items] == ["a"]
+    rest = bench.fleet.list_stores(page_size=1, page_token=first.next_page_token, label="zone=b")
+    assert [s.name for s in rest.items] == ["c"]
+    with pytest.raises(InvalidInput, match="KEY=VALUE"):
+        bench.fleet.list_stores(page_size=1, page_token=None, label="zone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from app.errors import InvalidInput, NotFound
+from app.sandbox import SandboxThread
 from tests.support.authorities import Authority
 
 
@@ -65,6 +67,10 @@ def test_whose_certificates_are_believed(run, tmp_path: Path, monkeypatch: pytes
         (("add", "store", "/srv/kv", "--no-tls-verify"), "--header"),
         (("add", "server", "https://a:1", "--tls-ca", "/no/ca.pem"), "tls_ca"),
         (("add", "engine", "http://a:1", "--server", "x", "--server", "y"), "--server"),
+        (("change", "server", "x", "--server", "y"), "--server"),
+        (("change", "store", "x", "--address", "/srv/other"), "--address"),
+        (("probe", "http://a:1", "--header", "A"), "--header"),
+        (("probe", "http://169.254.169.254"), "ADDRESS"),
     ],
 )
 def test_what_cannot_be_used_names_the_option(run, arguments: tuple[str, ...], field: str) -> None:  # type: ignore[no-untyped-def]
@@ -77,3 +83,42 @@ def test_nothing_by_that_name(run) -> None:  # type: ignore[no-untyped-def]
     run("add", "server", "http://a:1")
     with pytest.raises((NotFound, InvalidInput)):
         run("forget", "server", "nobody")
+
+
+def test_a_change_leaves_what_is_not_named(run) -> None:  # type: ignore[no-untyped-def]
+    run("add", "server", "http://a:1", "--name", "rack", "--label", "zone=b", "--label", "gpu=h100")
+    run("add", "server", "http://b:1", "--name", "other")
+    run("add", "engine", "http://a:2", "--name", "e")
+    assert run("change", "server", "rack", "--label", "zone=c", "--rename", "rack-1") == "server 1: rack-1\n"
+    assert json.loads(run("list", "server", "--json"))["servers"][1]["labels"] == {"gpu": "h100", "zone": "c"}
+    run("change", "server", "rack-1", "--drop-label", "gpu", "--address", "http://a:3")
+    assert run("list", "server", "--label", "zone=c") == "server 1\track-1\thttp://a:3\tzone=c\n"
+    engine = json.loads(run("change", "engine", "e", "--server", "other", "--json"))
+    assert (engine["server_id"], engine["server_link"]) == ("2", "given")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [(("--drop-label", "gpu"), "--drop-label"), ((), "--label"), (("--address", "not an address"), "url")],
+)
+def test_a_change_that_cannot_be_made(run, arguments: tuple[str, ...], field: str) -> None:  # type: ignore[no-untyped-def]
+    run("add", "server", "http://a:1", "--name", "rack")
+    with pytest.raises(InvalidInput) as caught:
+        run("change", "server", "rack", *arguments)
+    assert field in {error.field for error in caught.value.errors}
+
+
+def test_a_probe_says_what_is_there_and_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERKEEPER_DATA_DIR", str(tmp_path / "panel"))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        found = CliRunner().invoke(cli, ["target", "probe", address])
+        assert (found.exit_code, found.stdout.partition(".")[0]) == (3, "Nothing answers there")
+    with SandboxThread(tmp_path / "box") as box:
+        url = box.server_url
+        found = CliRunner().invoke(cli, ["target", "probe", url])
+        assert found.exit_code == 0
+        assert f"register it: tierkeeper target add server {url}\n" in found.stdout
+        assert json.loads(CliRunner().invoke(cli, ["target", "probe", url, "--json"]).stdout)["kind"] == "lmcache_http"
+    assert not (tmp_path / "panel").exists()

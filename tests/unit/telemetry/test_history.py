@@ -13,6 +13,7 @@ from app.errors import InvalidInput
 from app.telemetry import rollup
 from app.telemetry.history import plan, spread
 from app.telemetry.metrics import CATALOGUE, INCREMENTS
+from app.telemetry.schemas import SamplesView
 from app.telemetry.tables import RollUpMark, Sample1h, Sample5m, SampleRaw, Series
 from app.telemetry.window_sums import sums
 from tests.unit.telemetry.support import Bench
@@ -279,3 +280,35 @@ class TestRetention:
         assert count(bench, SampleRaw) == 360
         with bench.db.read() as session:
             assert session.get_one(RollUpMark, "5m").until == round(T0 + 47 * 3600 - 300) * 1000
+
+
+class TestExtremes:
+    def samples(self, bench: Bench, metric: str, **more: float) -> SamplesView:
+        return bench.telemetry.samples("server", 1, metric, start=T0, end=T0 + 300, step=300.0, **more)
+
+    def test_a_spike_of_a_rate_survives_its_mean(self, bench: Bench) -> None:
+        bench.clock.now = T0 + 400
+        times = [T0 + 10 * n for n in range(30)]
+        put(bench, "interval_seconds", [(at, 10.0) for at in times])
+        put(bench, "l1_evicted_chunks", [(at, 900.0 if n == 4 else 0.0) for n, at in enumerate(times)])
+        view = self.samples(bench, "l1_evicted_per_second")
+        assert view.rows() == [((view.points[0][0], pytest.approx(3.0)), 0.0, pytest.approx(90.0))]
+        # The same after the raw rows are gone.
+        rollup.roll_up(bench.db, T0 + 400)
+        assert self.samples(bench, "l1_evicted_per_second").highest == [pytest.approx(90.0)]
+
+    def test_what_came_over_a_long_interval_is_not_taken_for_a_spike(self, bench: Bench) -> None:
+        bench.clock.now = T0 + 400
+        put(bench, "interval_seconds", [(T0 + 10, 10.0), (T0 + 200, 190.0)])
+        put(bench, "l1_evicted_chunks", [(T0 + 10, 10.0), (T0 + 200, 190.0)])
+        view = self.samples(bench, "l1_evicted_per_second")
+        assert (view.lowest, view.highest) == ([1.0], [1.0])
+
+    def test_of_a_ratio_and_of_what_is_shown_as_polled_there_are_none(self, bench: Bench) -> None:
+        bench.clock.now = T0 + 400
+        put(bench, "hit_tokens", [(T0 + 10, 5.0)])
+        put(bench, "requested_tokens", [(T0 + 10, 10.0)])
+        put(bench, "l1_used_bytes", [(T0 + 10, 5.0)])
+        assert self.samples(bench, "hit_rate").lowest is None
+        raw = bench.telemetry.samples("server", 1, "l1_used_bytes", start=T0, end=T0 + 300)
+        assert (raw.lowest, [low for _, low, _ in raw.rows()]) == (None, [None])

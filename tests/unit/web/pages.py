@@ -25,7 +25,7 @@ from app.web.forms import FormState
 from app.web.growth import class_layers, outlook
 from app.web.manual import read_manual
 from app.web.pages.help import HelpPage
-from app.web.pages.history import HistoryPage
+from app.web.pages.history import HistoryPage, Span
 from app.web.style_page import style_page
 from app.web.table_state import TableState
 from tests.unit.web import acceptance_samples as a
@@ -218,13 +218,22 @@ def _charts(kind: str, ident: str) -> list[c.ChartSpec]:
         title: str, metric: str, unit: str, tier: str, points: tuple[float | None, ...], high: float | None
     ) -> c.ChartSpec:
         url = f"/api/v1/{kind}s/{ident}/samples?metric={metric}"
-        return c.ChartSpec(title, metric, unit, url, c.Trend(points, 3600.0), tier, 0.0, high)
+        history = f"/{kind}s/{ident}/history?metric={metric}"
+        return c.ChartSpec(title, metric, unit, url, c.Trend(points, 3600.0), tier, 0.0, high, history)
 
     return [
         spec("Hit rate", "hit_rate", "ratio", "", s.wave(gap=20), 1.0),
         spec("L1 used", "l1_used_bytes", "bytes", "l1", tuple((v or 0) * 2e10 for v in s.wave(dip=None)), None),
         spec("Written to L2", "l2_store_bytes_per_second", "bytes_per_second", "l2", (0.0,) * 60, None),
         spec("Up", "up", "bool", "", (None,) * 60, 1.0),
+    ]
+
+
+def _load_charts(odd: str) -> list[c.ChartSpec]:
+    attached, disk = _charts("server", "1")[0], _charts("store", "1")[2]
+    return [
+        replace(attached, title="Engines attached", metric="engines_registered", unit="engines", high=None),
+        replace(disk, title=f"nvme-a{odd}: Written to the disk", metric="disk_write_bytes_per_second"),
     ]
 
 
@@ -245,8 +254,14 @@ def _targets(odd: str) -> Pages:
             "servers.html",
             c.ServersPage(shell("servers", "/servers"), [], state("health", query={"health": "unhealthy"}), None, {}),
         ),
-        "engines": ("engines.html", c.EnginesPage(shell("engines", "/engines"), engines, NONE, None, {})),
-        "engines-none": ("engines.html", c.EnginesPage(shell("engines", "/engines"), [], NONE, None, {})),
+        "engines": (
+            "engines.html",
+            c.EnginesPage(shell("engines", "/engines"), engines, state("health", "label"), None, {}),
+        ),
+        "engines-none": (
+            "engines.html",
+            c.EnginesPage(shell("engines", "/engines"), [], state("health", "label"), None, {}),
+        ),
     }
     warned = s.server("1", "lmc-a" + odd, warnings=["restarted inside the heartbeat: nothing registered" + odd])
     for name, shown, flown in [("server", warned, flow), ("server-down", servers[1], unknown)]:
@@ -258,6 +273,7 @@ def _targets(odd: str) -> Pages:
                 engines=engines if name == "server" else [],
                 stores=cards if name == "server" else [],
                 charts_shown=_charts("server", shown.id) if name == "server" else [],
+                load_charts=_load_charts(odd) if name == "server" else [],
                 changes=events if name == "server" else [],
                 flow=flown,
                 marks=events if name == "server" else [],
@@ -327,8 +343,11 @@ def _records(odd: str) -> Pages:
         )
 
     return {
-        "stores": ("stores.html", c.StoresPage(shell("stores", "/stores"), cards, {"1": "lmc-a"})),
-        "stores-none": ("stores.html", c.StoresPage(shell("stores", "/stores", role="viewer"), [], {})),
+        "stores": (
+            "stores.html",
+            c.StoresPage(shell("stores", "/stores"), cards, {"1": "lmc-a"}, state("label"), [("zone=b" + odd, 2)]),
+        ),
+        "stores-none": ("stores.html", c.StoresPage(shell("stores", "/stores", role="viewer"), [], {}, state("label"))),
         "store": ("store.html", store_page(k.summary(odd=odd), active=False)),
         "store-scanning": ("store.html", store_page(k.summary(odd=odd), active=True)),
         "store-new": ("store.html", store_page(k.summary(scanned=False), active=False, bare=True)),
@@ -711,9 +730,17 @@ def _history(odd: str) -> HistoryPage:
         server,
         chart,
         [("hit_rate", "Hit rate"), ("l1_used_bytes", "L1 memory used")],
-        "1h",
+        Span("1h", "last hour", s.NOW - 3600.0, s.NOW),
         [("1h", "last hour"), ("24h", "last day")],
-        SamplesView(metric="hit_rate", unit="ratio", points=points, step_seconds=30.0, source="raw"),
+        SamplesView(
+            metric="hit_rate",
+            unit="ratio",
+            points=points,
+            step_seconds=30.0,
+            source="5m",
+            lowest=[None if v is None else v * 0.9 for _, v in points],
+            highest=[v for _, v in points],
+        ),
         [c.Event(s.ago(900), "restart", "info", "lmc-a restarted" + odd)],
     )
 

@@ -190,3 +190,21 @@ def test_a_long_name_keeps_its_end() -> None:
     assert f.ends(name, 30) == "models-SEP…" + name[-19:]
     assert len(f.ends(name, 30)) == 30
     assert f.ends("short", 30) == "short"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.0204, "cores", "0.0204 cores"),
+        (1.4, "retrieves_per_second", "1.4 retrieves/s"),
+        (25_300.0, "tokens_per_second", "25.3 k tokens/s"),
+        (2.0, "engines", "2 engines"),
+        (0.0015, "seconds", "1.50 ms"),
+        (5e9, "bytes", "4.66 GiB"),
+        (5e9, "disk", "5.00 GB"),
+        (1.0, "bool", "yes"),
+        (0.0, "bool", "no"),
+    ],
+)
+def test_a_value_of_a_chart_in_its_unit(value: float, unit: str, text: str) -> None:
+    assert plain(f.in_unit(value, unit)) == text

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
 
 from app.auth.schemas import UserInput
 from app.cleanup.adapters import RecordsInventory
+from app.clock import iso
 from app.errors import StoreError
-from app.fleet.schemas import ServerCreate, StoreCreate
+from app.fleet.schemas import EngineCreate, ServerCreate, StoreCreate, StorePatch
 from app.records.views import record_id
+from app.telemetry.tables import Observation, SampleRaw, Series
 from app.web import pages
 from app.web.pages.acceptance import _body
 from tests.support.authorities import Authority
@@ -753,12 +757,100 @@ def test_a_number_over_time_as_page_and_as_csv(panel: Panel, browser: httpx.Clie
     assert "range=7d" in table
     answer = browser.get(table)
     assert answer.headers["content-type"].startswith("text/csv")
-    assert answer.text.splitlines()[0] == "time,l1_used_bytes (bytes)"
+    assert answer.text.splitlines()[0] == "time,l1_used_bytes (bytes),lowest,highest"
     # What is not known is an empty value, never 0.
-    assert {line.partition(",")[2] for line in answer.text.splitlines()[1:]} <= {""}
-    refused = browser.get(here, params={"range": "9y"})
-    assert refused.status_code == 422
-    assert "9y" in refused.text
+    assert {line.partition(",")[2] for line in answer.text.splitlines()[1:]} <= {",,"}
+    for words, query in (
+        ("9y", {"range": "9y"}),
+        ("RFC 3339", {"from": "soon"}),
+        ("before", {"from": "2999-01-01T00:00Z"}),
+    ):
+        refused = browser.get(here, params=query)
+        assert refused.status_code == 422
+        assert words in refused.text
+
+
+def test_a_chosen_time_is_a_page_with_its_own_steps_and_export(panel: Panel, browser: httpx.Client) -> None:
+    """What was spiky then is in the rows: lowest and highest beside the mean."""
+    fleet, clock = panel.services.fleet, panel.services.clock
+    server = fleet.create_server(ServerCreate(url=f"http://127.0.0.1:{dead_port()}", name="spiky"), actor="test")
+    begin = clock() // 10_800 * 10_800 - 21_600  # ten days and one give steps of three hours
+    values = {at: 5e9 if at == 60 else 1e9 for at in range(0, 600, 30)}
+    with panel.services.db.write() as session:
+        series = Series(target_kind="server", target_id=int(server.id), metric="l1_used_bytes")
+        session.add(series)
+        session.flush()
+        for at, value in values.items():
+            session.add(SampleRaw(series_id=series.id, at=round((begin + at) * 1000), value=value))
+    start, end = iso(begin - 864_000) or "", iso(begin + 86_400) or ""
+    page = browser.get(f"/servers/{server.id}/history", params={"metric": "l1_used_bytes", "from": start, "to": end})
+    assert "4.66\u00a0GiB" in page.text
+    chart = next(a for a in Document(page.text).all("div") if "data-chart" in a)
+    assert f"to={quote(end)}" in chart["data-chart"]
+    assert chart["data-history"] == f"/servers/{server.id}/history?metric=l1_used_bytes"
+    assert field(page.text, "from")["value"] == start[:16]
+    # The form of the page gives times without an offset: they are UTC.
+    typed = {"metric": "l1_used_bytes", "from": start[:16], "to": end[:16]}
+    rows = browser.get(f"/servers/{server.id}/history.csv", params=typed).text.splitlines()
+    assert f"{iso(begin)},1200000000.0,1000000000.0,5000000000.0" in rows
+    assert rows[1].endswith(",,,")
+
+
+def test_a_chart_marks_every_restart_of_the_time_it_shows(panel: Panel, browser: httpx.Client) -> None:
+    fleet, now = panel.services.fleet, panel.services.clock()
+    server = fleet.create_server(ServerCreate(url=f"http://127.0.0.1:{dead_port()}", name="often"), actor="test")
+    engine = fleet.create_engine(
+        EngineCreate(url=f"http://127.0.0.1:{dead_port()}", name="its-engine", server_id=server.id), actor="test"
+    )
+    spans = ((7200, "a", 90_000, 90_000), (5400, "b", 5500, 90_000), (1800, "c", 1900, 1700))
+    with panel.services.db.write() as session:
+        for ago, instance, server_ago, engine_ago in spans:
+            session.add(
+                Observation(
+                    server_id=int(server.id), first_at=now - ago, last_at=now - ago + 60, ok=True, instance_id=instance,
+                    process_start=now - server_ago, engine_starts={engine.id: now - engine_ago},
+                )
+            )  # fmt: skip
+
+    def marked(path: str, text: str) -> int:
+        found = re.search(r"data-chart-marks>(.*?)</script>", browser.get(path).text, re.DOTALL)
+        assert found is not None
+        return [one[2] for one in json.loads(found[1])].count(text)
+
+    assert marked(f"/servers/{server.id}/history?range=24h", "often restarted") == 2
+    assert marked(f"/servers/{server.id}/history?range=1h", "often restarted") == 1
+    assert marked(f"/engines/{engine.id}/history?range=24h", "its-engine restarted") == 1
+    assert marked(f"/servers/{server.id}", "its-engine restarted") == 1  # of the last hour
+
+
+def test_the_history_of_a_store_and_of_years(browser: httpx.Client, store_id: str) -> None:
+    page = browser.get(f"/stores/{store_id}/history", params={"range": "2y"})
+    assert page.status_code == 200
+    assert "Free of kv-a" in page.text
+    offered = [
+        a["href"] for a in Document(page.text).all("a") if f"/stores/{store_id}/history?metric=" in a.get("href", "")
+    ]
+    assert any("disk_read_latency_seconds" in link for link in offered)
+    assert f"/stores/{store_id}/history" in browser.get(f"/stores/{store_id}").text
+    answer = browser.get(f"/stores/{store_id}/history.csv", params={"metric": "disk_busy_ratio", "range": "2y"})
+    assert answer.text.splitlines()[0] == "time,disk_busy_ratio (ratio),lowest,highest"
+
+
+def test_lists_of_targets_by_health_and_label(panel: Panel, browser: httpx.Client, store_id: str) -> None:
+    fleet = panel.services.fleet
+    fleet.patch_store(int(store_id), StorePatch(labels={"zone": "b"}), actor="test")
+    page = browser.get("/stores", params={"label": "zone=b"}).text
+    assert "kv-a" in page
+    assert browser.get("/api/v1/stores", params={"label": "zone=b"}).json()["items"][0]["id"] == store_id
+    assert browser.get("/api/v1/stores", params={"label": "zone=c"}).json()["items"] == []
+    assert "No store matches" in browser.get("/stores", params={"label": "zone=c"}).text
+    assert browser.get("/api/v1/stores", params={"label": "zone"}).status_code == 422
+    # A filter that leaves nothing is no fleet without engines.
+    none = browser.get("/engines", params={"health": "healthy"}).text
+    assert "No engine matches" in none
+    assert "No engine registered" not in none
+    # Each page of a target leads to all that share a label.
+    assert "/stores?label=zone%3Db" in browser.get(f"/stores/{store_id}").text
 
 
 def test_the_sandbox_goes_with_one_press_and_nothing_else(panel: Panel, browser: httpx.Client, store_id: str) -> None:
