@@ -129,7 +129,7 @@
   function tellFiner(u) {
     const link = u.root.querySelector(".chart-mark a");
     if (!link) return;
-    link.hidden = !zoomed(u);
+    link.hidden = !zoomed(u) || u.scales.x.min === null;
     const at = (seconds) => encodeURIComponent(new Date(seconds * 1000).toISOString());
     if (!link.hidden) link.href = `${link.dataset.history}&from=${at(u.scales.x.min)}&to=${at(u.scales.x.max)}`;
   }
