@@ -215,9 +215,11 @@ class Background:
         # The loop looks names up in these threads. A resolver that hangs holds one a name; with as few as there are by
         # default (six on two cores) all other targets would wait for it, too.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(LOOKUPS, thread_name_prefix="lookup"))
+        left = await anyio.to_thread.run_sync(services.runner.take_over_queue)
         await anyio.to_thread.run_sync(services.runner.recover)
         services.runner.start()
-        await anyio.to_thread.run_sync(services.runner.resume_queued)
+        for kind, work_id in left:
+            services.runner.submit(kind, work_id)
         await anyio.to_thread.run_sync(services.scheduling.start)
         watch = LayoutWatch(services)
         every = services.scheduling.every

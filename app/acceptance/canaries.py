@@ -135,8 +135,7 @@ class CanaryService:
                 )
                 if busy is not None:
                     raise Conflict(f"acceptance run {busy} is active on this cache server; wait for it or cancel it")
-                session.add(row)
-                session.flush()
+                self._runner.queue(session, row)
                 self._audit.record(
                     session, actor=actor, action=action, target_kind="canary_run", target_id=row.id, detail=detail
                 )

@@ -114,8 +114,7 @@ class AcceptanceService:
             with self._db.write() as session:
                 self._refuse_second(session, server.id, server.name)
                 self._refuse_canaries(session, server.id, server.name)
-                session.add(row)
-                session.flush()
+                self._runner.queue(session, row)
                 self._audit.record(
                     session,
                     actor=actor,

@@ -103,8 +103,7 @@ class BenchmarkService:
         try:
             with self._db.write() as session:
                 self._refuse_second(session, engine, baseline)
-                session.add(row)
-                session.flush()
+                self._runner.queue(session, row)
                 self._audit.record(
                     session,
                     actor=actor,

@@ -101,8 +101,7 @@ class ChecksService:
         with self._db.write() as session:
             for (side, target, kind), text in texts.items():
                 inputs.keep_text(session, side, target, kind, text, now, actor)
-            session.add(row)
-            session.flush()
+            self._runner.queue(session, row)
             self._audit.record(
                 session,
                 actor=actor,

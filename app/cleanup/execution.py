@@ -37,7 +37,7 @@ from app.errors import Conflict, NotFound, StoreError, TierkeeperError
 from app.fleet.service import FleetService
 from app.fleet.targets import StoreTarget
 from app.scheduling.runner import WorkContext
-from app.scheduling.work import FAILED, RUNNING, SUCCEEDED
+from app.scheduling.work import FAILED, INTERRUPTED, RUNNING, SUCCEEDED
 from app.sizes import disk_size
 
 
@@ -287,10 +287,18 @@ class RunExecutor:
             )
 
     def ended(self, session: Session, run_id: int, state: str) -> None:
-        """For the work runner: the audit trail tells how a run ended, in the unit of work that ends it."""
+        """For the work runner: the audit trail tells how a run ended, in the unit of work that ends it.
+
+        A plan that the run was making and could not end (the database was full, say) ends with it.
+        """
         run = session.get(CleanupRun, run_id, populate_existing=True)
         if run is None:
             return
+        session.execute(
+            update(Plan)
+            .where(Plan.id == run.plan_id, Plan.state == RUNNING)
+            .values(state=INTERRUPTED, error=f"its run {run_id} ended {state}", finished_at=self._clock())
+        )
         before, after = run.free_bytes_before, run.free_bytes_after
         self._audit.record(
             session,

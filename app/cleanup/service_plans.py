@@ -90,8 +90,7 @@ class PlanMethods(ServiceBase):
         return self.get_plan(row.id)
 
     def _add_plan(self, session: Session, row: Plan, actor: str) -> None:
-        session.add(row)
-        session.flush()
+        self._runner.queue(session, row)
         detail = {"store_id": row.store_id, "policy": row.policy_name, "filter": row.body.get("filter")}
         self._audit.record(
             session, actor=actor, action="plan.create", target_kind="plan", target_id=row.id, detail=detail

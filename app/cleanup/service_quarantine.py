@@ -83,8 +83,7 @@ class QuarantineMethods(ServiceBase):
             job = QuarantineJob(
                 run_id=run_id, kind=kind, selection=dict(selection), created_at=self._clock(), requested_by=actor
             )
-            session.add(job)
-            session.flush()
+            self._runner.queue(session, job)
             self._audit.record(
                 session,
                 actor=actor,

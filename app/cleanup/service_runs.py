@@ -115,8 +115,7 @@ class RunMethods(ServiceBase):
             created_at=now,
             requested_by=actor,
         )
-        session.add(row)
-        session.flush()
+        self._runner.queue(session, row)
         self._audit.record(
             session,
             actor=actor,

@@ -79,8 +79,7 @@ class ScanDesk:
             row = Scan(
                 store_id=store_id, gentle=gentle, created_at=self._clock(), requested_by=actor, progress_unit="files"
             )
-            session.add(row)
-            session.flush()
+            self._runner.queue(session, row)
             self._audit.record(
                 session,
                 actor=actor,

@@ -1,16 +1,17 @@
 """Runs long work in worker threads of this process. See `work.py` for what a row of long work is.
 
-Guarantees: a row is run by at most one process (guarded UPDATE); the final state is written by whoever ran it, or by
-whoever finds its process gone: the next start, a look every few seconds, or a request that meets the row
-(`interrupted`). Runners must poll `WorkContext.check_cancel()` at least
-every two seconds of work and hold no database session while doing I/O.
+Guarantees: a row has an owner from the moment it is written (`queue`) and is run by at most one process (guarded
+UPDATE); the final state is written by whoever ran it, as soon as the database can be written, or by whoever finds its
+owner gone: the next start, a look every few seconds, or a request that meets the row (`interrupted`). Runners must poll
+`WorkContext.check_cancel()` at least every two seconds of work and hold no database session while doing I/O.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +25,18 @@ from sqlalchemy.orm import Session
 from app.clock import Clock
 from app.database import Database
 from app.errors import TierkeeperError
+from app.scheduling.ends import End, Key, UnwrittenEnds
 from app.scheduling.news import News
 from app.scheduling.owners import Owners
 from app.scheduling.work import CANCELLED, FAILED, INTERRUPTED, QUEUED, RUNNING, SUCCEEDED
 
 log = structlog.get_logger()
+
+#: Pauses of a command that tries to write the end of its work. After two minutes its process ends, and the row with it.
+INSIST_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0)
+
+#: What a row says whose owner died before it began.
+UNBEGUN = "the process that had queued it was gone before it began: nothing was done"
 
 
 class Cancelled(Exception):
@@ -107,7 +115,9 @@ class WorkContext:
 class WorkRunner:
     """Worker threads of this process and the kinds they know."""
 
-    def __init__(self, db: Database, clock: Clock, *, threads: int = 4) -> None:
+    def __init__(
+        self, db: Database, clock: Clock, *, threads: int = 4, pause: Callable[[float], object] = time.sleep
+    ) -> None:
         self._db = db
         self._clock = clock
         self._kinds: dict[str, WorkKind] = {}
@@ -115,6 +125,12 @@ class WorkRunner:
         self._pool: ThreadPoolExecutor | None = None
         self._stopping = threading.Event()
         self._owners = Owners(db)
+        self._pause = pause
+        self._ends = UnwrittenEnds(db)
+        #: Queued rows of ours that could not be claimed (a locked database): nobody else would ever begin them.
+        self._unclaimed: set[Key] = set()
+        #: Rows of dead processes that we took over and could neither settle nor give back.
+        self._stuck: set[Key] = set()
         self.news = News()
 
     @property
@@ -134,7 +150,18 @@ class WorkRunner:
         self._stopping.set()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+        self._write_ends()
         self._owners.let_go()
+
+    def queue(self, session: Session, row: Any) -> None:
+        """Adds a row of long work, whose owner is this process from now on; `submit` it when it is committed.
+
+        A process that dies between the two leaves a row that anybody knows for nobody's.
+        """
+        self._owners.hold()
+        row.owner = self.owner
+        session.add(row)
+        session.flush()
 
     def submit(self, kind_name: str, work_id: int) -> Future[bool] | None:
         """Runs a queued row in a thread. Without started threads (a command): runs it here and returns None."""
@@ -146,8 +173,13 @@ class WorkRunner:
     def run_here(self, kind_name: str, work_id: int) -> bool:
         """Claims and runs one row in the calling thread; False when somebody else has it."""
         kind = self._kinds[kind_name]
-        if not self._claim(kind, work_id):
-            return False
+        try:
+            if not self._claim(kind, work_id):
+                return False
+        except Exception as problem:
+            self._unclaimed.add((kind_name, work_id))
+            log.error("work.not_claimed", kind=kind_name, id=work_id, why=str(problem))
+            raise
         moved = partial(self.news.tell, kind.name)
         moved()
         context = WorkContext(self._db, self._clock, kind.table, work_id, self._stopping, moved)
@@ -165,7 +197,7 @@ class WorkRunner:
             crash = problem
             where = traceback.extract_tb(problem.__traceback__)[-1]
             state, error = FAILED, f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
-        self._finish(kind, work_id, state, error, context.untold)
+        self._finish(kind, work_id, End(state, error, self._clock(), context.untold))
         if crash is not None:
             # Only now: a log that cannot be written must not leave the row `running` for ever.
             log.error("work.crashed", kind=kind_name, id=work_id, exc_info=crash)
@@ -183,39 +215,96 @@ class WorkRunner:
 
     def recover(self) -> None:
         """Ends rows whose process is gone: their rooms settle them, then they are `interrupted`. Cheap where all live.
+        Also catches up on what this process could not write before.
 
         At start before anything new runs, every few seconds, and before a request is refused for what another row does.
         """
+        self._write_ends()
+        self._begin_unclaimed()
         for kind in self._kinds.values():
-            with self._db.read() as session:
-                rows = session.execute(select(kind.table.id, kind.table.owner).where(kind.table.state == RUNNING)).all()
-            for work_id, owner in rows:
-                if self._owners.alive(owner):
+            for work_id, state, owner in self._active(kind, QUEUED, RUNNING):
+                if self._owners.alive(owner) and not self._was_stuck((kind.name, work_id)):
                     continue
                 try:
-                    self._end_dead(kind, work_id, owner)
+                    if state == QUEUED:
+                        self._end_unbegun(kind, work_id, owner)
+                    else:
+                        self._end_dead(kind, work_id, owner)
                 except Exception:  # one row's trouble keeps no other from its end; the next look tries again
+                    if owner == self.owner:
+                        self._stuck.add((kind.name, work_id))
                     log.exception("work.not_ended", kind=kind.name, id=work_id)
+
+    def take_over_queue(self) -> list[Key]:
+        """What a panel that is gone left queued becomes this process's, to be given to `submit`. Call it at start,
+        before `recover`, which would end those rows.
+        """
+        self._owners.hold()
+        taken = []
+        for kind in self._kinds.values():
+            for work_id, state, owner in self._active(kind, QUEUED):
+                if not self._owners.alive(owner) and self._hand_over(kind, work_id, owner, self.owner, state):
+                    taken.append((kind.name, work_id))
+        return taken
+
+    def _was_stuck(self, key: Key) -> bool:
+        """Whether a row that bears our name is one to be settled; the asker has it then, and nobody else."""
+        try:
+            self._stuck.remove(key)
+        except KeyError:
+            return False
+        return True
+
+    def _active(self, kind: WorkKind, *states: str) -> Sequence[Any]:
+        table = kind.table
+        with self._db.read() as session:
+            return session.execute(select(table.id, table.state, table.owner).where(table.state.in_(states))).all()
+
+    def _begin_unclaimed(self) -> None:
+        if self._pool is None:
+            return
+        for key in list(self._unclaimed):
+            self._unclaimed.discard(key)
+            self.submit(*key)
+
+    def _end_unbegun(self, kind: WorkKind, work_id: int, owner: str | None) -> None:
+        table = kind.table
+        end = End(INTERRUPTED, UNBEGUN, self._clock())
+        with self._db.write() as session:
+            ended = session.execute(
+                update(table)
+                .where(table.id == work_id, table.state == QUEUED, table.owner == owner)
+                .values(**end.values())
+            )
+            if not ended.rowcount:  # type: ignore[attr-defined]
+                return
+            if kind.ended is not None:
+                kind.ended(session, work_id, INTERRUPTED)
+        log.info("work.owner_gone", kind=kind.name, id=work_id, owner=owner, state=QUEUED)
+        self.news.tell(kind.name)
 
     def _end_dead(self, kind: WorkKind, work_id: int, owner: str | None) -> None:
         self._owners.hold()
         # Taken over first: two that find the same dead row (a panel's look, a request, a command) must not both settle.
-        if not self._hand_over(kind, work_id, owner, self.owner):
+        if not self._hand_over(kind, work_id, owner, self.owner, RUNNING):
             return
         try:
             if kind.recover is not None:
                 kind.recover(work_id)
-            self._finish(kind, work_id, INTERRUPTED, "the process that ran it is gone")
+            self._write_end(kind, work_id, End(INTERRUPTED, "the process that ran it is gone", self._clock()))
         except BaseException:
-            self._hand_over(kind, work_id, self.owner, owner)
+            try:
+                self._hand_over(kind, work_id, self.owner, owner, RUNNING)
+            except Exception:
+                self._stuck.add((kind.name, work_id))
             raise
         log.info("work.owner_gone", kind=kind.name, id=work_id, owner=owner)
 
-    def _hand_over(self, kind: WorkKind, work_id: int, old: str | None, new: str | None) -> bool:
+    def _hand_over(self, kind: WorkKind, work_id: int, old: str | None, new: str | None, state: str) -> bool:
         table = kind.table
         with self._db.write() as session:
             taken = session.execute(
-                update(table).where(table.id == work_id, table.state == RUNNING, table.owner == old).values(owner=new)
+                update(table).where(table.id == work_id, table.state == state, table.owner == old).values(owner=new)
             )
             return bool(taken.rowcount)  # type: ignore[attr-defined]
 
@@ -236,14 +325,6 @@ class WorkRunner:
             if ended.rowcount and kind.ended is not None:  # type: ignore[attr-defined]
                 kind.ended(session, work_id, CANCELLED)
 
-    def resume_queued(self) -> None:
-        """Submits rows that were queued when the last process ended."""
-        for kind in self._kinds.values():
-            with self._db.read() as session:
-                ids = session.scalars(select(kind.table.id).where(kind.table.state == QUEUED)).all()
-            for work_id in ids:
-                self.submit(kind.name, work_id)
-
     def _claim(self, kind: WorkKind, work_id: int) -> bool:
         self._owners.hold()
         now = self._clock()
@@ -255,16 +336,42 @@ class WorkRunner:
             )
             return bool(claimed.rowcount)  # type: ignore[attr-defined]
 
-    def _finish(
-        self, kind: WorkKind, work_id: int, state: str, error: str | None, progress: Mapping[str, Any] | None = None
-    ) -> None:
-        values: dict[str, Any] = {**(progress or {}), "state": state, "finished_at": self._clock()}
-        if error is not None:
-            values["error"] = error
+    def _finish(self, kind: WorkKind, work_id: int, end: End) -> None:
+        """Writes the end, or keeps it until it can be written. A command, which nothing else looks after, waits for
+        that itself, and raises what stands in the way when it has waited long enough.
+        """
+        try:
+            self._write_end(kind, work_id, end)
+            return
+        except Exception as problem:
+            self._ends.keep(kind.name, kind.table, work_id, end, problem)
+            log.error("work.end_not_written", kind=kind.name, id=work_id, state=end.state, why=str(problem))
+            self.news.tell(kind.name)
+            if self._pool is not None:
+                return
+            trouble = problem
+        for seconds in INSIST_SECONDS:
+            self._pause(seconds)
+            if self._write_ends():
+                return
+        raise trouble
+
+    def _write_ends(self) -> bool:
+        """Writes what could not be written before; False when some of it still cannot."""
+        for key, end in self._ends.waiting():
+            try:
+                self._write_end(self._kinds[key[0]], key[1], end)
+            except Exception as problem:
+                log.warning("work.end_not_written", kind=key[0], id=key[1], state=end.state, why=str(problem))
+                return False  # a locked database takes its time to say so: the others wait for the next turn
+            self._ends.written(key)
+        return True
+
+    def _write_end(self, kind: WorkKind, work_id: int, end: End) -> None:
         with self._db.write() as session:
             ended = session.execute(
-                update(kind.table).where(kind.table.id == work_id, kind.table.state == RUNNING).values(**values)
+                update(kind.table).where(kind.table.id == work_id, kind.table.state == RUNNING).values(**end.values())
             )
             if ended.rowcount and kind.ended is not None:  # type: ignore[attr-defined]
-                kind.ended(session, work_id, state)
+                kind.ended(session, work_id, end.state)
         self.news.tell(kind.name)

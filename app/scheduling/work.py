@@ -1,9 +1,9 @@
 """Long work: a row with a state, a progress and a cancel flag; a crash leaves `interrupted`, never a lie.
 
 Rooms declare a table class with `WorkColumns` (scan, plan, cleanup run, acceptance run …) and register a runner
-with the `WorkRunner`. A row is created `queued` by a service, claimed by a guarded UPDATE (rowcount 0 = somebody
-else has it), run in a worker thread, and ends in one of the terminal states. A command beside a running panel uses
-the same runner in its own process: claims make that safe.
+with the `WorkRunner`. A row is created `queued` by a service, through `WorkRunner.queue`, claimed by a guarded UPDATE
+(rowcount 0 = somebody else has it), run in a worker thread, and ends in one of the terminal states. A command beside a
+running panel uses the same runner in its own process: claims make that safe.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ class WorkColumns:
     started_at: Mapped[float | None] = mapped_column(default=None)
     finished_at: Mapped[float | None] = mapped_column(default=None)
     requested_by: Mapped[str] = mapped_column(default="system")
-    # "<host>:<pid>:<process start ticks>" of the process that runs it, so that a later start can tell a crash.
+    # The process that queued it, then the one that runs it (`owners.py`), so that anybody can tell that it is gone.
     owner: Mapped[str | None] = mapped_column(default=None)
     heartbeat_at: Mapped[float | None] = mapped_column(default=None)

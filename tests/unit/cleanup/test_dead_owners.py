@@ -16,6 +16,7 @@ from app.cleanup.schemas import PolicyInput
 from app.commands.context import command_services
 from app.errors import Conflict
 from app.fleet.schemas import StoreCreate
+from app.scheduling.runner import UNBEGUN
 from app.services import Services
 from tests.support.panel import running_panel
 from tests.unit.cleanup.support import name_of
@@ -37,6 +38,20 @@ def rename(*args, **more):
 os.rename = rename
 from app.commands.clean import CleanOptions, clean
 clean(CleanOptions(policy="nightly"))
+"""
+#: Queues one of each kind of work that needs no engine, and is killed before it begins any.
+QUEUE = """
+import os, signal
+from app.checks.schemas import CheckRunInput
+from app.commands.context import command_services
+from app.scheduling.runner import WorkRunner
+WorkRunner.submit = lambda *_: None
+with command_services() as services:
+    services.records.start_scan(1, actor="t")
+    services.cleanup.start_policy_plan(1, actor="t")
+    services.cleanup.start_policy_run(1, actor="t")
+    services.checks.start_run(CheckRunInput(), actor="t")
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -127,3 +142,43 @@ def test_one_that_lives_is_waited_for_whatever_its_host_is_called(data: Path) ->
     finally:
         process.kill()
         process.wait(60)
+
+
+def queued_by_a_dead_command() -> None:
+    process = subprocess.run([sys.executable, "-c", QUEUE], capture_output=True, timeout=600)
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+
+
+def of_every_kind(services: Services) -> list[tuple[str, str | None]]:
+    rows = [
+        services.records.get_scan(1),
+        services.cleanup.get_plan(1),
+        services.cleanup.get_run(1),
+        services.checks.get_run(1),
+    ]
+    return [(row.state, row.error) for row in rows]
+
+
+def test_what_a_killed_command_had_queued_is_in_nobodys_way(data: Path) -> None:
+    queued_by_a_dead_command()
+    with command_services() as services:  # no panel that would look
+        assert of_every_kind(services) == [("queued", None)] * 4
+        again = services.cleanup.start_policy_run(1, actor="t")
+        assert of_every_kind(services) == [("interrupted", UNBEGUN)] * 4
+        assert (again.id, again.removed.records) == ("2", RECORDS)
+        assert sorted(ends(services), key=str) == [("interrupted", None, 0), ("succeeded", RECORDS, RECORDS)]
+
+
+def test_a_panel_beside_it_ends_what_it_had_queued(data: Path) -> None:
+    with running_panel(data, POLL_SECONDS="3600") as panel:
+        queued_by_a_dead_command()
+        within(60, lambda: panel.services.cleanup.get_run(1).state == "interrupted")
+        assert panel.services.records.get_scan(1).state == "interrupted"
+        assert ends(panel.services) == [("interrupted", None, 0)]
+
+
+def test_the_next_start_begins_what_was_left_queued(data: Path) -> None:
+    queued_by_a_dead_command()
+    with running_panel(data, POLL_SECONDS="3600") as panel:
+        within(60, lambda: [state for state, _ in of_every_kind(panel.services)] == ["succeeded"] * 4)
+        assert panel.services.cleanup.get_run(1).removed.records == RECORDS

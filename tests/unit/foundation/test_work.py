@@ -99,7 +99,7 @@ def test_cancel_reaches_a_running_job_and_a_queued_one(db: Database, clock: Froz
 
     runner.register(WorkKind("job", Job, wait_for_cancel))
     runner.start()
-    job, waiting = queue(db, clock), queue(db, clock)
+    job, waiting = queue(db, clock), queue(db, clock, owner=runner.owner)
     runner.submit("job", job)
     assert started.wait(5)
     runner.cancel("job", job)
@@ -209,7 +209,7 @@ def test_cancel_ends_a_row_whose_process_is_gone(db: Database, clock: FrozenCloc
         WorkKind("job", Job, lambda context: None, ended=lambda session, job, state: ended.append((job, state)))
     )
     name, kill = dies_holding(db)
-    job, waiting = queue(db, clock, state="running", owner=name), queue(db, clock)
+    job, waiting = queue(db, clock, state="running", owner=name), queue(db, clock, owner=runner.owner)
     try:
         runner.cancel("job", job)
         assert load(db, job).state == "running", "it lives: it stops by itself"
