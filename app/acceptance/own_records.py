@@ -15,7 +15,7 @@ from app.acceptance.evidence import RecordsEvidence
 from app.errors import StoreError
 from app.fleet.targets import StoreTarget
 from app.lmcache.object_keys import ObjectKey, parse_name
-from app.records.store_dir import StoreDirectory
+from app.records.store_dir import StoreDirectory, open_store
 
 #: Contents are read up to this many bytes a look; beyond it only sizes are compared, and the evidence says so.
 CHECKSUM_LIMIT = 512 * 2**20
@@ -62,14 +62,14 @@ class OwnRecords:
 def find(stores: Sequence[StoreTarget], salt_prefix: str, *, stop: Callable[[], bool] = lambda: False) -> OwnRecords:
     """Every finished record of the stores whose salt starts with `salt_prefix`.
 
-    Raises StoreError when a directory cannot be read. Walks the whole directory: call it in a thread, and not often;
-    when `stop` says so it gives up, and what it returns is incomplete.
+    Raises StoreError when a directory cannot be read or is not the store's. Walks the whole directory: call it in a
+    thread, and not often; when `stop` says so it gives up, and what it returns is incomplete.
     """
     found: list[OwnRecord] = []
     for store in stores:
         temp_dirs = (store.temp_dir,) if store.temp_dir else ()
         marker = f"@{salt_prefix}"
-        with StoreDirectory.open(store.path) as directory:
+        with open_store(store) as directory:
             for folder, entries in directory.walk_entries():
                 if stop():
                     break
@@ -99,14 +99,13 @@ def with_checksums(
     """
     if looked.bytes > limit:
         return looked
-    paths = {s.id: s.path for s in stores}
     summed: list[OwnRecord] = []
-    for store_id, path in paths.items():
-        with StoreDirectory.open(path) as directory:
+    for store in {s.id: s for s in stores}.values():
+        with open_store(store) as directory:
             for record in looked.records:
-                if record.store_id == store_id:
+                if record.store_id == store.id:
                     digest = None if stop() else _digest(directory, os.fsencode(record.name))
-                    summed.append(OwnRecord(store_id, record.name, record.key, record.size, digest))
+                    summed.append(OwnRecord(store.id, record.name, record.key, record.size, digest))
     return OwnRecords(tuple(summed), checksums=True)
 
 

@@ -96,7 +96,7 @@ class Execution:
             return
         try:
             for store in self._stores(row.server_id):
-                sweep(store.path, f"{SALT_PREFIX}{row.run_key}-fill")
+                sweep(store, f"{SALT_PREFIX}{row.run_key}-fill")
         except TierkeeperError as error:
             log.warning("benchmark.fill_left", run=run_id, reason=error.detail)
 

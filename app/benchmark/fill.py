@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.errors import StoreError
+from app.fleet.targets import StoreTarget
 from app.lmcache.object_keys import ObjectKey, format_name, parse_name
-from app.records.store_dir import StoreDirectory
+from app.records.store_dir import StoreDirectory, open_store
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOK_AT_CANCEL = 500
@@ -22,12 +23,13 @@ _LOOK_AT_CANCEL = 500
 
 @dataclass
 class Filler:
-    """Fills one store directory. Every method blocks; call it in a thread. Raises StoreError.
+    """Fills one store directory. Every method blocks; call it in a thread. Raises StoreError, also where another
+    directory than the store's lies there: nothing is written into that one.
 
     `stop` is looked at while files are written; then the filling ends early.
     """
 
-    path: str
+    store: StoreTarget
     model_name: str
     kv_rank: int
     salt: str
@@ -36,18 +38,19 @@ class Filler:
 
     def count(self) -> int:
         """Regular files in the directory, whatever they are: what a lookup has to find its way through."""
-        with StoreDirectory.open(self.path) as directory:
+        with open_store(self.store) as directory:
             return sum(stat.S_ISREG(facts.st_mode) for _, entries in directory.walk_entries() for _, facts in entries)
 
     def short_of(self, total: int) -> int:
         """How many inodes the file system lacks for `total` files of ours; 0 where they suffice or it does not tell."""
-        room = os.statvfs(self.path)
+        with open_store(self.store) as directory:
+            room = os.fstatvfs(directory.fd)
         # File systems that make inodes as they go say 0 of 0.
         return max(0, total - self.written - room.f_favail) if room.f_files else 0
 
     def fill(self, total: int) -> None:
         """Makes `total` files of ours in all; those that are there already stay."""
-        with StoreDirectory.open(self.path) as directory:
+        with open_store(self.store) as directory:
             for number in range(self.written, total):
                 if number % _LOOK_AT_CANCEL == 0 and self.stop():
                     return
@@ -55,14 +58,14 @@ class Filler:
                     os.close(os.open(self._name(number), _FLAGS, 0o600, dir_fd=directory.fd))
                 except OSError as error:
                     raise StoreError(
-                        f"no more empty records can be written to {self.path!r}: {error.strerror}"
+                        f"no more empty records can be written to {self.store.path!r}: {error.strerror}"
                     ) from error
                 self.written = number + 1
 
     def remove(self) -> int:
         """Takes away what this process wrote."""
         gone = 0
-        with StoreDirectory.open(self.path) as directory:
+        with open_store(self.store) as directory:
             for number in range(self.written):
                 gone += _unlink(directory, self._name(number))
         self.written = 0
@@ -73,10 +76,10 @@ class Filler:
         return format_name(ObjectKey(self.model_name, self.kv_rank, 0, digest, self.salt))
 
 
-def sweep(path: str, salt: str) -> int:
+def sweep(store: StoreTarget, salt: str) -> int:
     """Takes away what a process that is gone left under a fill salt. Raises StoreError."""
     gone = 0
-    with StoreDirectory.open(path) as directory:
+    with open_store(store) as directory:
         for folder, entries in directory.walk_entries():
             for name, facts in entries:
                 if folder or facts.st_size or salt not in name:

@@ -277,7 +277,7 @@ class Run:
         ranks = layout.world_size if layout is not None else 1
         model = engine.facts.model_root or engine.facts.model
         salt = f"{SALT_PREFIX}{self._in.run_key}-fill"
-        return Filler(self._in.stores[0].path, model, ranks << 24 | ranks << 8, salt, lambda: self.stop_filling)
+        return Filler(self._in.stores[0], model, ranks << 24 | ranks << 8, salt, lambda: self.stop_filling)
 
     async def _warm_up(self, engines: list[Engine]) -> None:
         """One request for each engine that counts nowhere: the first after a start differs."""

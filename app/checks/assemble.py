@@ -52,6 +52,7 @@ class StoreLook:
 
     facts: StoreFacts | None = None
     unseen_reason: str | None = None
+    refused: bool = False
     probe: WriteProbe | None = None
     policies: tuple[str, ...] | None = None
     policies_known: bool = True
@@ -184,6 +185,7 @@ def _store(
     side = StoreSide(
         adapter=adapter,
         unseen_reason=look.unseen_reason,
+        refused=look.refused,
         probe=look.probe,
         record_sizes=sizes,
         policies=look.policies,

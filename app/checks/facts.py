@@ -125,7 +125,8 @@ class OtherUser:
 class StoreSide:
     """One L2 adapter of the server and what this host sees of its directory.
 
-    `path` is where this host finds the directory, None where it does not (`unseen_reason`). `fs_type`, `mount_point`
+    `path` is where this host finds the directory, None where it does not (`unseen_reason`), or where another one than
+    the store's lies there (`refused`: the reason says the way out). `fs_type`, `mount_point`
     and `device` are of the mount. `is_root`: it lies on the file system of ``/``. `policies` are the names of enabled
     policies of the store that keep it from growing, None where the panel keeps no record of it; `policies_known` is
     false where no panel was asked.
@@ -134,6 +135,7 @@ class StoreSide:
     adapter: AdapterConfig
     path: str | None = None
     unseen_reason: str | None = None
+    refused: bool = False
     fs_type: str | None = None
     mount_point: str | None = None
     device: str | None = None
@@ -152,6 +154,11 @@ class StoreSide:
     @property
     def subject(self) -> str:
         return self.adapter.base_path or f"adapter {self.adapter.index} ({self.adapter.type or 'type not told'})"
+
+
+def where_it_lies(store: StoreSide) -> str:
+    """The way out where a directory is not seen: none to add where another one was refused, the reason has it."""
+    return "" if store.refused else "register the store with the path where this host finds it"
 
 
 @dataclass(frozen=True, slots=True)

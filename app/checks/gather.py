@@ -14,8 +14,11 @@ from urllib.parse import urlsplit
 from app.checks import host
 from app.checks.assemble import NO_TEXTS, EngineLook, ServerLook, StoreLook, Texts, record_sizes
 from app.errors import StoreError, TargetError
+from app.fleet.targets import StoreTarget
 from app.lmcache.client import LMCacheClient, ServerReading, poll_server
 from app.lmcache.configuration import AdapterConfig
+from app.records.store_dir import StoreDirectory, open_store
+from app.records.store_directories import AnotherDirectory
 from app.vllm.client import EngineReading, VLLMClient, poll_engine
 from app.wire import own_host
 from app.wire.tls import SYSTEM, UNVERIFIED, Tls
@@ -28,8 +31,8 @@ _MOST_ADDRESSES = 3
 
 @dataclass(frozen=True)
 class ServerRequest:
-    """A server to look at. `store_paths`: the server's name for a directory -> (path here, policies that bound it),
-    None where no panel was asked for it.
+    """A server to look at. `stores`: the server's name for a directory -> (the store, policies that bound it), None
+    where no panel was asked for it.
 
     `probe`: whether its stores may be written to for a moment.
     """
@@ -39,7 +42,7 @@ class ServerRequest:
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: Tls = SYSTEM
-    store_paths: Mapping[str, tuple[str, tuple[str, ...]]] | None = None
+    stores: Mapping[str, tuple[StoreTarget, tuple[str, ...]]] | None = None
     texts: Texts = NO_TEXTS
     probe: bool = True
 
@@ -196,7 +199,7 @@ def _store(
     base = adapter.base_path
     if base is None:
         return StoreLook(unseen_reason="this adapter has no directory")
-    known = request.store_paths
+    known = request.stores
     registered = known.get(base.rstrip("/") or base) if known is not None else None
     policies = registered[1] if registered is not None else None
     look_back = StoreLook(policies=policies, policies_known=known is not None)
@@ -204,20 +207,21 @@ def _store(
         return replace(
             look_back, unseen_reason="the directory is on the server's host, and no store here stands for it"
         )
-    path = registered[0] if registered is not None else base.rstrip("/")
+    path = base.rstrip("/")
     if registered is None and (why := host.usable_directory(path)) is not None:
         return replace(look_back, unseen_reason=why)
     try:
-        facts = host.store_facts(path, adapter.relative_tmp_dir)
+        with open_store(registered[0]) if registered is not None else StoreDirectory.open(path) as directory:
+            facts = host.store_facts(directory, adapter.relative_tmp_dir)
+            probe = None
+            if write_probe:
+                probe = host.write_probe(
+                    directory,
+                    adapter.relative_tmp_dir,
+                    direct=bool(adapter.use_odirect),
+                    size=max(sizes, default=facts.block_size or 4096),
+                    block_size=facts.block_size,
+                )
     except StoreError as error:
-        return replace(look_back, unseen_reason=error.detail)
-    probe = None
-    if write_probe:
-        probe = host.write_probe(
-            path,
-            adapter.relative_tmp_dir,
-            direct=bool(adapter.use_odirect),
-            size=max(sizes, default=facts.block_size or 4096),
-            block_size=facts.block_size,
-        )
+        return replace(look_back, unseen_reason=error.detail, refused=isinstance(error, AnotherDirectory))
     return replace(look_back, facts=facts, probe=probe)

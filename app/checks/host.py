@@ -94,16 +94,15 @@ def usable_directory(path: str) -> str | None:
     return None
 
 
-def store_facts(path: str, temp_dir: str | None) -> StoreFacts:
-    """Mount, blocks and room of a directory. Raises StoreError when it cannot be opened."""
-    with StoreDirectory.open(path) as directory:
-        mount = directory.mount()
-        same: bool | None = None
-        if temp_dir is not None and not temp_dir.startswith("/") and ".." not in temp_dir.split("/"):
-            with suppress(OSError):
-                same = os.stat(temp_dir, dir_fd=directory.fd, follow_symlinks=False).st_dev == directory.device
+def store_facts(directory: StoreDirectory, temp_dir: str | None) -> StoreFacts:
+    """Mount, blocks and room of a directory."""
+    mount = directory.mount()
+    same: bool | None = None
+    if temp_dir is not None and not temp_dir.startswith("/") and ".." not in temp_dir.split("/"):
+        with suppress(OSError):
+            same = os.stat(temp_dir, dir_fd=directory.fd, follow_symlinks=False).st_dev == directory.device
     return StoreFacts(
-        path=path,
+        path=directory.path,
         fs_type=mount.fs_type,
         mount_point=mount.mount_point,
         device=_device(mount.mount_point),
@@ -126,7 +125,9 @@ def _device(mount_point: str | None) -> str | None:
     return found
 
 
-def write_probe(path: str, temp_dir: str | None, *, direct: bool, size: int, block_size: int | None) -> WriteProbe:
+def write_probe(
+    directory: StoreDirectory, temp_dir: str | None, *, direct: bool, size: int, block_size: int | None
+) -> WriteProbe:
     """Write, sync and read back a file that has no name, where the adapter would write. Never raises.
 
     `size` is rounded up to whole blocks and capped at 16 MiB.
@@ -135,16 +136,15 @@ def write_probe(path: str, temp_dir: str | None, *, direct: bool, size: int, blo
     wanted = max(1, min(size, _MAX_PROBE))
     length = -(-wanted // block) * block
     try:
-        with StoreDirectory.open(path) as directory:
-            folder = _folder(directory, temp_dir)
-            try:
-                fd = _nameless(folder, directory)
-            finally:
-                os.close(folder)
-            try:
-                return _write(fd, length, direct)
-            finally:
-                os.close(fd)
+        folder = _folder(directory, temp_dir)
+        try:
+            fd = _nameless(folder, directory)
+        finally:
+            os.close(folder)
+        try:
+            return _write(fd, length, direct)
+        finally:
+            os.close(fd)
     except StoreError as error:
         return WriteProbe("not_tried", error.detail, direct, length)
     except OSError as error:

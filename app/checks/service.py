@@ -300,8 +300,8 @@ class ChecksService:
     def _server_request(
         self, target: ServerTarget, texts: Mapping[tuple[str, int], Mapping[str, CheckInput]], *, probe: bool
     ) -> ServerRequest:
-        paths = {
-            store.server_path.rstrip("/"): (store.path, self.bounding_policies(store.id))
+        stores = {
+            store.server_path.rstrip("/"): (store, self.bounding_policies(store.id))
             for store in self._fleet.store_targets(target.id)
         }
         return ServerRequest(
@@ -310,7 +310,7 @@ class ChecksService:
             api_key=target.api_key,
             headers=target.headers,
             tls=target.tls,
-            store_paths=paths,
+            stores=stores,
             texts=inputs.texts_of(texts.get(("server", target.id), {})),
             probe=probe,
         )

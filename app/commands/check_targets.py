@@ -65,17 +65,17 @@ def _server_at(services: Services, address: Address) -> ServerRequest:
     for one in services.fleet.server_targets():
         if _same(one.url, address):
             return _known_server(services, one.id)
-    return ServerRequest(name=address.url, url=address.url, store_paths={})
+    return ServerRequest(name=address.url, url=address.url, stores={})
 
 
 def _known_server(services: Services, ident: int) -> ServerRequest:
     found = services.fleet.server_target(ident)
-    paths = {
-        store.server_path.rstrip("/"): (store.path, services.checks.bounding_policies(store.id))
+    stores = {
+        store.server_path.rstrip("/"): (store, services.checks.bounding_policies(store.id))
         for store in services.fleet.store_targets(ident)
     }
     return ServerRequest(
-        name=found.name, url=found.url, api_key=found.api_key, headers=found.headers, tls=found.tls, store_paths=paths
+        name=found.name, url=found.url, api_key=found.api_key, headers=found.headers, tls=found.tls, stores=stores
     )
 
 

@@ -33,6 +33,8 @@ ForgetHook = Callable[[Session, TargetKind, int], None]
 MovedHook = Callable[[Session, TargetKind, int], None]
 #: Called after the commit that added a target or changed how it is reached.
 ChangeHook = Callable[[TargetKind, int], None]
+#: Raises where an opened directory is not that of the store with this id.
+StoreCheck = Callable[[int, Any], object]
 #: Polls one server now, in the calling thread, whether it answers or not.
 Refresh = Callable[[int], None]
 
@@ -58,6 +60,7 @@ class FleetContext:
     forget_hooks: list[ForgetHook] = field(default_factory=list)
     moved_hooks: list[MovedHook] = field(default_factory=list)
     change_hooks: list[ChangeHook] = field(default_factory=list)
+    store_check: StoreCheck | None = None
 
     def changed(self, kind: TargetKind, target_id: int) -> None:
         for hook in self.change_hooks:

@@ -28,6 +28,7 @@ from app.fleet.context import (
     ForgetHook,
     MovedHook,
     Refresh,
+    StoreCheck,
     TargetKind,
     labels_in_use,
 )
@@ -99,6 +100,10 @@ class FleetService:
     def on_change(self, hook: ChangeHook) -> None:
         """Called after a commit that added, changed or removed a target (the poller polls at once)."""
         self._context.change_hooks.append(hook)
+
+    def on_open_store(self, check: StoreCheck) -> None:
+        """Every store's target carries this check of its directory from now on."""
+        self._context.store_check = check
 
     def refresh_server(self, server_id: int) -> None:
         """Polls a server now, in the calling thread: who has just added it wants to see what it says."""

@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import select
@@ -192,7 +193,20 @@ class Stores:
                     query = query.join(StoreServer).where(StoreServer.server_id == server_id)
                 rows = session.scalars(query).all()
             links = _links(session, [row.id for row in rows])
-        return [StoreTarget(r.id, r.name, r.path, r.server_path, r.temp_dir, r.kind, tuple(links[r.id])) for r in rows]
+        check = self._context.store_check
+        return [
+            StoreTarget(
+                id=r.id,
+                name=r.name,
+                path=r.path,
+                server_path=r.server_path,
+                temp_dir=r.temp_dir,
+                kind=r.kind,
+                server_ids=tuple(links[r.id]),
+                check=None if check is None else partial(check, r.id),
+            )
+            for r in rows
+        ]
 
     def _servers(self, ids: list[str]) -> _Servers:
         with self._context.db.read() as session:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.wire.tls import SYSTEM, Tls
 
@@ -37,7 +38,10 @@ class EngineTarget:
 
 @dataclass(frozen=True)
 class StoreTarget:
-    """What is needed to work on a store. `path` is where this host finds it, resolved."""
+    """What is needed to work on a store. `path` is where this host finds it, resolved.
+
+    `check` is given the opened directory and raises where it is not the store's (`app.records.store_dir.open_store`).
+    """
 
     id: int
     name: str
@@ -46,3 +50,4 @@ class StoreTarget:
     temp_dir: str | None
     kind: str
     server_ids: tuple[int, ...]
+    check: Callable[[Any], object] | None = field(default=None, repr=False, compare=False)

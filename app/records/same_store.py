@@ -40,11 +40,13 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class KnownDirectory:
-    """The directory that the last scan found. `identity` is ``device:inode``; `mark` None: it could not be marked."""
+    """The directory that the last scan found, at `seen_at`. `identity` is ``device:inode``; `mark` None: it could not
+    be marked."""
 
     identity: str
     mark: str | None
     fs_type: str | None
+    seen_at: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,16 @@ class AcceptDirectoryInput(InputModel):
 
 
 class StoreDirectoryView(ApiModel):
-    """Which directory a store is. `known` is what the last scan found, `found` what lies there now: device:inode."""
+    """Which directory a store is. `known` is what the last scan found, `found` what lies there now: device:inode.
+
+    `began_anew_at`: when a volatile one (tmpfs) was last found to have begun anew; it is followed without being asked.
+    """
 
     state: Literal["same", "another", "not_known_yet", "unreadable"]
     known: str | None = None
     found: str | None = None
     reason: str | None = None
+    began_anew_at: str | None = None
 
 
 class MountView(ApiModel):

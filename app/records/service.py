@@ -83,8 +83,9 @@ class RecordsService:
         self._current = CurrentInventories(
             db=db, clock=clock, directory=settings.data_dir / "inventory", knowledge=self._knowledge
         )
-        #: Which directory each store is; whoever opens one to work in it checks it here first.
+        #: Which directory each store is: asked by whoever opens one (`store_dir.open_store`).
         self.directories = StoreDirectories(db, clock, audit, fleet, self._current.path)
+        fleet.on_open_store(self.directories.check)
         self._scans = ScanDesk(
             db=db,
             clock=clock,

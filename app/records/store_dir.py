@@ -18,6 +18,7 @@ from types import TracebackType
 
 from app.clock import Clock
 from app.errors import StoreError
+from app.fleet.targets import StoreTarget
 from app.lmcache.object_keys import OWN_FOLDER
 from app.records.facts import FileFact, display_name
 
@@ -211,6 +212,16 @@ class StoreDirectory:
         """A descriptor of ``.tierkeeper``, made when missing; the caller closes it. Raises OSError."""
         return self.open_folder(_OWN, create=True)
 
+    def has_own_folder(self) -> bool:
+        """Whether anything lies at ``.tierkeeper``, or it cannot be told."""
+        try:
+            os.stat(_OWN, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return True
+
     def clock_probe(self, clock: Clock) -> ClockProbe:
         """Measures the file system's clock by writing a file in our own folder (RULES.md C3)."""
         try:
@@ -237,6 +248,12 @@ class StoreDirectory:
         difference = written - after if written > after else min(0.0, written - before)
         return ClockProbe(difference, measured=True)
 
+    def fs_type(self) -> str | None:
+        """The kind of the file system that is open here, whatever was mounted over it since; None where not told."""
+        device = f"{os.major(self.device)}:{os.minor(self.device)}"
+        kinds = {kind for fields, kind in _mounts() if fields[2] == device}
+        return kinds.pop() if len(kinds) == 1 else None
+
     def mount(self) -> MountFacts:
         """Kind, options and room of the file system now."""
         fs_type, mount_point, options = _mount_entry(self.path)
@@ -256,6 +273,20 @@ class StoreDirectory:
             block_size=room.f_bsize,
             used_bytes=(room.f_blocks - room.f_bfree) * room.f_frsize,
         )
+
+
+def open_store(store: StoreTarget) -> StoreDirectory:
+    """A registered store's directory: looked at before anything in it is read or written, and refused where it is not
+    the one that the last scan knew. Raises StoreError as `StoreDirectory.open`, and AnotherDirectory.
+    """
+    directory = StoreDirectory.open(store.path)
+    try:
+        if store.check is not None:
+            store.check(directory)
+    except BaseException:
+        directory.close()
+        raise
+    return directory
 
 
 def _listing(fd: int, device: int, batch: int) -> Iterator[tuple[Entries, list[str]]]:
@@ -294,23 +325,28 @@ def _access_times(fs_type: str | None, options: frozenset[str] | None) -> str:
 def _mount_entry(path: str) -> tuple[str | None, str | None, frozenset[str] | None]:
     """(type, mount point, options) of the mount that holds a resolved path, from /proc/self/mountinfo."""
     best: tuple[str | None, str | None, frozenset[str] | None] = (None, None, None)
-    try:
-        lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return best
     longest = -1
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if len(fields) < 6 or len(kind) < 1:
-            continue
+    for fields, kind in _mounts():
         point = _unescape(fields[4])
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         # Of two mounts on one point the later hides the earlier.
         if inside and len(point) >= longest:
             longest = len(point)
-            best = (kind[0], point, frozenset(fields[5].split(",")))
+            best = (kind, point, frozenset(fields[5].split(",")))
     return best
+
+
+def _mounts() -> Iterator[tuple[list[str], str]]:
+    """(fields before the dash, kind of file system) of each mount, from /proc/self/mountinfo."""
+    try:
+        lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if len(fields) >= 6 and kind:
+            yield fields, kind[0]
 
 
 def _unescape(text: str) -> str:

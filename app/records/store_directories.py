@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
 from sqlalchemy import select
 
 from app.audit.service import AuditService
@@ -33,7 +34,13 @@ from app.records.scan_work import inventory_lock
 from app.records.schemas import ANOTHER_SCAN, StoreDirectoryView
 from app.records.store_dir import StoreDirectory
 from app.records.tables import Scan, StoreDirectoryRow
+from app.records.volatile import began_anew
 from app.scheduling.work import SUCCEEDED
+
+log = structlog.get_logger()
+
+#: What the audit trail calls a directory that a person said to be the store, and one that was followed by itself.
+ACCEPTED, BEGAN_ANEW = "store.accept_directory", "store.began_anew"
 
 
 class AnotherDirectory(StoreError):
@@ -55,7 +62,8 @@ class StoreDirectories:
         self._path_of = path_of
 
     def check(self, store_id: int, directory: StoreDirectory) -> bool:
-        """Whether it is proven to be the directory known before; False where none is known yet. Writes nothing.
+        """Whether it is proven to be the directory known before; False where none is known yet, or a volatile one began
+        anew and is followed (`volatile.py`). Writes nothing there.
 
         Raises AnotherDirectory, which says what changed and the way out.
         """
@@ -64,6 +72,8 @@ class StoreDirectories:
             return False
         found = find_directory(directory, known, lambda: self._sample(store_id))
         if not is_same(known, found):
+            if began_anew(directory, known) and self._follow(store_id, directory, known):
+                return False
             raise AnotherDirectory(self._sentence(store_id, directory, known, found))
         return True
 
@@ -85,17 +95,19 @@ class StoreDirectories:
     def view(self, store_id: int) -> StoreDirectoryView:
         """What is known and what lies there now. Raises NotFound."""
         store = self._fleet.store_target(store_id)
-        known = self._known(store.id)
-        view = StoreDirectoryView(state="not_known_yet", known=None if known is None else known.identity)
+        view = StoreDirectoryView(state="not_known_yet")
         try:
             with StoreDirectory.open(store.path) as directory:
                 view.found = identity_text(directory)
                 if self.check(store.id, directory):
                     view.state = "same"
+                view.began_anew_at = self._began_anew_at(store.id)
         except AnotherDirectory as error:
             view.state, view.reason = "another", error.detail
         except StoreError as error:
             view.state, view.reason = "unreadable", error.detail
+        known = self._known(store.id)
+        view.known = None if known is None else known.identity
         return view
 
     def accept(self, store_id: int, found: str | None, *, actor: str) -> StoreDirectoryView:
@@ -118,17 +130,28 @@ class StoreDirectories:
                 self.check(store.id, directory)
             except AnotherDirectory:
                 known = self._known(store.id)
-                self._save(store.id, directory, set_mark(directory), actor=actor, before=known)
+                self._save(store.id, directory, set_mark(directory), told=(actor, ACCEPTED), before=known)
                 remove_inventory(self._path_of(store.id))
         return self.view(store_id)
 
     # inside
 
+    def _follow(self, store_id: int, directory: StoreDirectory, known: KnownDirectory) -> bool:
+        """The store begins anew there, what was known of its records is forgotten. False while a scan is under way."""
+        with inventory_lock(self._path_of(store_id)) as mine:
+            if not mine:
+                return False
+            if self._known(store_id) == known:  # else somebody else has just done it
+                self._save(store_id, directory, None, told=("system", BEGAN_ANEW), before=known)
+                remove_inventory(self._path_of(store_id))
+                log.warning("store.began_anew", store=store_id, path=directory.path, fs_type=known.fs_type)
+        return True
+
     def _known(self, store_id: int) -> KnownDirectory | None:
         with self._db.read() as session:
             row = session.get(StoreDirectoryRow, store_id)
             if row is not None:
-                return KnownDirectory(row.identity, row.mark, row.fs_type)
+                return KnownDirectory(row.identity, row.mark, row.fs_type, row.seen_at)
         # Scanned by a version that kept this in the inventory alone.
         inventory = Inventory.open(self._path_of(store_id))
         if inventory is None:
@@ -136,6 +159,12 @@ class StoreDirectories:
         with inventory:
             identity = inventory.meta().get("directory")
         return None if identity is None else KnownDirectory(str(identity), None, None)
+
+    def _began_anew_at(self, store_id: int) -> str | None:
+        events = self._audit.list_events(
+            page_size=1, page_token=None, target_kind="store", target_id=str(store_id), action=BEGAN_ANEW
+        )
+        return events.items[0].at if events.items else None
 
     def _sample(self, store_id: int) -> list[Sampled]:
         inventory = Inventory.open(self._path_of(store_id))
@@ -150,7 +179,7 @@ class StoreDirectories:
         directory: StoreDirectory,
         mark: str | None,
         *,
-        actor: str | None = None,
+        told: tuple[str, str] | None = None,
         before: KnownDirectory | None = None,
     ) -> None:
         identity, fs_type = identity_text(directory), directory.mount().fs_type
@@ -160,11 +189,12 @@ class StoreDirectories:
                 row = StoreDirectoryRow(store_id=store_id, identity=identity, seen_at=0.0)
                 session.add(row)
             row.identity, row.mark, row.fs_type, row.seen_at = identity, mark, fs_type, self._clock()
-            if actor is not None:
+            if told is not None:
+                actor, action = told
                 self._audit.record(
                     session,
                     actor=actor,
-                    action="store.accept_directory",
+                    action=action,
                     target_kind="store",
                     target_id=store_id,
                     detail={"from": before.identity if before else None, "to": identity, "fs_type": fs_type},

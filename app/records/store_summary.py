@@ -16,7 +16,7 @@ from app.fleet.schemas import L2View
 from app.fleet.targets import StoreTarget
 from app.records.inventory_file import Inventory
 from app.records.schemas import AdapterView, Count, FilesystemSummary, GrowthPointView, MountView, SummaryView
-from app.records.store_dir import StoreDirectory
+from app.records.store_dir import open_store
 from app.records.summary import ScanFacts, Surroundings, filesystem_summary, mount_view, summarise
 from app.records.tables import GrowthPoint, Scan
 from app.scheduling.work import SUCCEEDED
@@ -97,9 +97,9 @@ def _written(session: Session, store_id: int) -> list[tuple[float, float]]:
 
 
 def _room(store: StoreTarget, telemetry: TelemetryService) -> tuple[FilesystemSummary, MountView]:
-    """Measured now where the directory can be opened; else what the poller saw last, with the reason."""
+    """Measured now where the store's directory can be opened; else what the poller saw last, with the reason."""
     try:
-        with StoreDirectory.open(store.path) as directory:
+        with open_store(store) as directory:
             mount = directory.mount()
         return filesystem_summary(mount), mount_view(mount)
     except StoreError as error:
@@ -120,7 +120,7 @@ def _room(store: StoreTarget, telemetry: TelemetryService) -> tuple[FilesystemSu
 def access_times_of(store: StoreTarget) -> str:
     """How the mount keeps access times; "unknown" where the directory cannot be opened."""
     try:
-        with StoreDirectory.open(store.path) as directory:
+        with open_store(store) as directory:
             return directory.mount().access_times
     except StoreError:
         return "unknown"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.checks.base import Check, Finding
-from app.checks.facts import Facts
+from app.checks.facts import Facts, where_it_lies
 
 VOLATILE = ("tmpfs", "ramfs", "overlay", "aufs", "fuse.overlayfs")
 NETWORK = (
@@ -34,7 +34,7 @@ class StoreDevice(Check):
                 yield self.unknown(
                     store.subject,
                     store.unseen_reason or "the file system cannot be told",
-                    fix="register the store with the path where this host finds it",
+                    fix=where_it_lies(store),
                 )
                 continue
             where = f"{kind} at {store.mount_point or 'an unknown mount point'}"

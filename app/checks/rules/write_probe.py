@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.checks.base import Check, Finding
-from app.checks.facts import Facts
+from app.checks.facts import Facts, where_it_lies
 
 _FIXES = {
     "EINVAL": '"use_odirect": false in this --l2-adapter, or another file system',
@@ -37,7 +37,7 @@ class WriteProbe(Check):
                 continue
             if probe is None or probe.state == "not_tried":
                 why = probe.detail if probe is not None else store.unseen_reason or "the directory is not on this host"
-                yield self.unknown(store.subject, why, fix="register the store with the path where this host finds it")
+                yield self.unknown(store.subject, why, fix=where_it_lies(store))
                 continue
             how = "O_DIRECT" if probe.direct else "buffered"
             values = {"configured": how, "effective": store.path, "origin": "write probe"}

@@ -511,7 +511,7 @@ def test_a_crash_of_a_lookup_run_is_tidied_up(panel: Panel) -> None:
 
     run = panel.run(form="lookup", lookup={"records": [40], "lookups": 2}, tokens=100)
     key = run.salt_prefix.removeprefix("tk-").rstrip("-")
-    filler = Filler(str(panel.store), "/models/tiny-llama", 1 << 24 | 1 << 8, f"tk-{key}-fill")
+    filler = Filler(panel.fleet.store_targets()[0], "/models/tiny-llama", 1 << 24 | 1 << 8, f"tk-{key}-fill")
     filler.fill(30)
     stranger = panel.store / next(p.name for p in panel.store.iterdir() if "-fill" in p.name).replace("-fill", "-else")
     stranger.touch()

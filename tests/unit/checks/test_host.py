@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.checks import host
+from app.checks.facts import WriteProbe
+from app.checks.host import StoreFacts
+from app.records.store_dir import StoreDirectory
 from app.wire import own_host
 
 
@@ -63,6 +66,16 @@ class TestAddresses:
         assert own_host.is_local(name, ("10.0.0.5",)) is local
 
 
+def facts_of(path: Path, temp_dir: str | None) -> StoreFacts:
+    with StoreDirectory.open(str(path)) as directory:
+        return host.store_facts(directory, temp_dir)
+
+
+def probe(path: Path, temp_dir: str | None, *, direct: bool, size: int, block_size: int | None) -> WriteProbe:
+    with StoreDirectory.open(str(path)) as directory:
+        return host.write_probe(directory, temp_dir, direct=direct, size=size, block_size=block_size)
+
+
 class TestDirectories:
     @pytest.mark.parametrize("path", ["/etc", "/etc/x", "/proc/self", "relative", "/tmp/../etc", "/", "/tmp/a\0b"])
     def test_places_that_are_never_touched(self, path: str) -> None:
@@ -78,23 +91,23 @@ class TestDirectories:
 
     def test_facts_of_a_directory(self, tmp_path: Path) -> None:
         (tmp_path / ".tmp").mkdir()
-        found = host.store_facts(str(tmp_path), ".tmp")
+        found = facts_of(tmp_path, ".tmp")
         assert found.block_size is not None
         assert found.temp_same_device is True
         assert found.fs_type
-        assert host.store_facts(str(tmp_path), "../outside").temp_same_device is None
+        assert facts_of(tmp_path, "../outside").temp_same_device is None
 
     def test_memory_file_systems_are_told(self) -> None:
         if not Path("/dev/shm").is_dir():
             pytest.skip("no /dev/shm here")
-        assert host.store_facts("/dev/shm", None).fs_type == "tmpfs"
+        assert facts_of(Path("/dev/shm"), None).fs_type == "tmpfs"
 
 
 class TestWriteProbe:
     @pytest.mark.parametrize("direct", [False, True])
     def test_a_write_leaves_nothing(self, tmp_path: Path, direct: bool) -> None:
         (tmp_path / ".tmp").mkdir()
-        found = host.write_probe(str(tmp_path), ".tmp", direct=direct, size=30000, block_size=4096)
+        found = probe(tmp_path, ".tmp", direct=direct, size=30000, block_size=4096)
         assert (found.state, found.size, found.direct) == ("written", 32768, direct), found
         assert sorted(p.name for p in tmp_path.iterdir()) == [".tmp"]
         assert list((tmp_path / ".tmp").iterdir()) == []
@@ -110,7 +123,7 @@ class TestWriteProbe:
             return real(path, flags, *rest, **more)  # type: ignore[arg-type]
 
         monkeypatch.setattr(host.os, "open", no_tmpfile)
-        found = host.write_probe(str(tmp_path), None, direct=False, size=10, block_size=512)
+        found = probe(tmp_path, None, direct=False, size=10, block_size=512)
         assert found.state == "written", found
         assert list((tmp_path / ".tierkeeper").iterdir()) == []
 
@@ -119,13 +132,8 @@ class TestWriteProbe:
             raise OSError(errno.ENOSPC, "full")
 
         monkeypatch.setattr(host.os, "pwrite", full)
-        found = host.write_probe(str(tmp_path), None, direct=False, size=10, block_size=512)
+        found = probe(tmp_path, None, direct=False, size=10, block_size=512)
         assert (found.state, found.errno_name) == ("refused", "ENOSPC")
-
-    def test_a_missing_directory_is_not_tried(self, tmp_path: Path) -> None:
-        found = host.write_probe(str(tmp_path / "gone"), None, direct=False, size=1, block_size=None)
-        assert found.state == "not_tried"
-        assert "does not exist" in found.detail
 
 
 class TestLogs:
