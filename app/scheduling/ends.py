@@ -67,9 +67,10 @@ class UnwrittenEnds:
 
     def _tell(self, row: Any, context: Any) -> None:
         """A row was loaded. In memory alone: nothing of this is ever written."""
-        if row.state != RUNNING or context.session.get_bind().pool is not self._db.engine.pool:
+        loaded = row.__dict__  # what was not asked for must not be fetched here
+        if loaded.get("state") != RUNNING or context.session.get_bind().pool is not self._db.engine.pool:
             return
         with self._guard:
-            told = next((t for (_, i), (kept, _, t) in self._ends.items() if i == row.id and kept is type(row)), None)
-        if told is not None:
-            set_committed_value(row, "error", told)
+            told = [text for (_, i), (table, _, text) in self._ends.items() if (table, i) == (type(row), loaded["id"])]
+        if told:
+            set_committed_value(row, "error", told[0])
