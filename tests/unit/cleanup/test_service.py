@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 
 from app.audit.tables import AuditEvent
+from app.cleanup.execution import RunExecutor
 from app.cleanup.schemas import FilterPlanInput, PolicyInput, PolicyPatch, SeenInput, SelectionInput
 from app.cleanup.tables import CleanupEpisode, CleanupRun
 from app.clock import parse_iso
@@ -178,6 +181,19 @@ class TestPolicies:
         with world.db.read() as session:
             (told,) = session.scalars(select(AuditEvent).where(AuditEvent.action == "cleanup.finish"))
         assert (told.detail["state"], told.detail["planned_records"]) == ("cancelled", None)
+
+    def test_a_plan_that_its_run_could_not_end_ends_with_it(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OperationalError("UPDATE plan", {}, sqlite3.OperationalError("database or disk is full"))
+
+        monkeypatch.setattr(RunExecutor, "_end_plan", full)
+        run = world.service.start_policy_run(world.policy(CORRUPT), actor="alice")
+        assert run.state == "failed" and run.plan_id is not None
+        plan = world.service.get_plan(int(run.plan_id))
+        assert (plan.state, plan.error) == ("interrupted", f"its run {run.id} ended failed")
+        assert plan.finished_at is not None
 
     def test_progress_at_the_end_is_all_that_was_done(self, world: World) -> None:
         """The clock stands still: nothing but the first progress is written before the end."""

@@ -47,7 +47,10 @@ def calls(matches: Callable[[ast.Call], bool]) -> set[tuple[str, str]]:
     """(file, function) of the calls in the program that match."""
     found = set()
     for path in sorted(APP.rglob("*.py")):
-        for function in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not any(word in text for word in ("StoreDirectory", "StoreRoot", "store.path", "target.path")):
+            continue
+        for function in ast.walk(ast.parse(text)):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for call in ast.walk(function):
                     if isinstance(call, ast.Call) and matches(call):
