@@ -2,8 +2,9 @@
 one question to the next only what was polled since is new.
 
 What a poll found is written in one transaction with the time of its snapshot: of a target whose snapshot is the one
-that was there before, nothing is new, and of any other only what came after it. Where times do not go on (the clock was
-set back, nobody has asked for as long as the window is) a target is read anew.
+that was there before, nothing is new, and of any other only what lies between the two times. Where times do not go on
+(the clock was set back, nobody has asked for as long as the window is) a target is read anew. Samples that a clock set
+back has left in the future count from the time on that they bear, as they do everywhere else.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class _Increments:
 
 
 class _Held:
-    """What is known of one target: everything up to the poll of this snapshot."""
+    """What is known of one target: every sample up to and with this time."""
 
-    __slots__ = ("polled_at", "series")
+    __slots__ = ("series", "until")
 
-    def __init__(self, polled_at: float) -> None:
-        self.polled_at = polled_at
+    def __init__(self, until: int) -> None:
+        self.until = until
         self.series: dict[str, _Increments] = {}
 
 
@@ -83,16 +84,20 @@ class Recent:
         start = round((now - self.seconds) * 1000)
         with self._lock:
             self._distrust(now)
-            polled = self._polled_at(session, ids)
-            known = {ident: held.polled_at for ident, held in self._held.items()}
-            stale = {ident: at for ident, at in polled.items() if known.get(ident) != at}
+            polled = self._polled_until(session, ids, now)
+            stale = {
+                ident: until
+                for ident, until in polled.items()
+                if (held := self._held.get(ident)) is None or held.until != until
+            }
             try:
-                self._read(session, {ident: self._goes_on_after(ident, at, start) for ident, at in stale.items()})
+                spans = {ident: (self._goes_on_after(ident, until, start), until) for ident, until in stale.items()}
+                self._read(session, spans)
             except BaseException:
                 self._held.clear()  # what was added before it failed must not be added again
                 raise
-            for ident, at in stale.items():
-                self._held[ident].polled_at = at
+            for ident, until in stale.items():
+                self._held[ident].until = until
             self._let_go(start)
             return {
                 ident: {name: dict(own.minutes) for name, own in held.series.items() if own.minutes}
@@ -107,24 +112,27 @@ class Recent:
         if now - asked < self._asked[1] - steadily - _SET_BACK_SECONDS:
             self._held.clear()
 
-    def _goes_on_after(self, ident: int, polled_at: float, start: int) -> int:
+    def _goes_on_after(self, ident: int, until: int, start: int) -> int:
         """From when on the samples of this target are to be read; what cannot be gone on with is dropped."""
         held = self._held.get(ident)
-        if held is None or polled_at < held.polled_at or held.polled_at * 1000 <= start:
-            self._held[ident] = _Held(polled_at)
+        if held is None or until < held.until or held.until <= start:
+            self._held[ident] = _Held(until)
             return start
-        return round(held.polled_at * 1000)
+        return held.until
 
-    def _polled_at(self, session: Session, ids: Collection[int]) -> dict[int, float]:
+    def _polled_until(self, session: Session, ids: Collection[int], now: float) -> dict[int, int]:
+        """By target the time of its last poll, milliseconds; now, where that lies in the future."""
         table = Snapshot.__table__.c
         rows = session.execute(select(table.target_id, table.polled_at).where(table.target_kind == self._kind))
         wanted = set(ids)
-        return {ident: at for ident, at in rows if ident in wanted}
+        return {ident: round(min(at, now) * 1000) for ident, at in rows if ident in wanted}
 
-    def _read(self, session: Session, after: Mapping[int, int]) -> None:
-        """Adds what was polled after these times. Plain rows of the tables: a fleet's are too many for more."""
+    def _read(self, session: Session, spans: Mapping[int, tuple[int, int]]) -> None:
+        """Adds what was polled in these spans, begin excluded. Plain rows of the tables: a fleet's are too many for
+        more.
+        """
         series, raw = Series.__table__.c, SampleRaw.__table__.c
-        ids = sorted(after)
+        ids = sorted(spans)
         for begin in range(0, len(ids), _CHUNK):
             chunk = ids[begin : begin + _CHUNK]
             query = (
@@ -134,12 +142,14 @@ class Recent:
                     series.target_kind == self._kind,
                     series.target_id.in_(chunk),
                     series.metric.in_(self._names),
-                    raw.at > min(after[ident] for ident in chunk),
+                    raw.at > min(spans[ident][0] for ident in chunk),
+                    raw.at <= max(spans[ident][1] for ident in chunk),
                 )
                 .order_by(series.target_id, series.metric, raw.at)  # as their indexes have them
             )
             for ident, name, at, value in session.execute(query):
-                if at > after[ident]:
+                after, until = spans[ident]
+                if after < at <= until:
                     known = self._held[ident].series
                     if name not in known:
                         known[name] = _Increments()
@@ -150,5 +160,5 @@ class Recent:
         for ident, held in list(self._held.items()):
             for own in held.series.values():
                 own.forget(start)
-            if held.polled_at * 1000 <= start:
+            if held.until <= start:
                 del self._held[ident]

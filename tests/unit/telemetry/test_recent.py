@@ -57,13 +57,13 @@ class Fleet:
 
     def added_up(self, *ids: int) -> dict[int, dict[str, dict[int, float]]]:
         """The same from all samples."""
-        start = round((self.bench.clock() - WINDOW) * 1000)
+        start, now = round((self.bench.clock() - WINDOW) * 1000), round(self.bench.clock() * 1000)
         found: dict[int, dict[str, dict[int, float]]] = {}
         with self.bench.db.read() as session:
             for ident, name, at, value in session.execute(
                 select(Series.target_id, Series.metric, SampleRaw.at, SampleRaw.value)
                 .join_from(Series, SampleRaw, SampleRaw.series_id == Series.id)
-                .where(SampleRaw.at > start, Series.target_id.in_(ids))
+                .where(SampleRaw.at > start, SampleRaw.at <= now, Series.target_id.in_(ids))
             ):
                 minutes = found.setdefault(ident, {}).setdefault(name, {})
                 minutes[at // 60_000] = minutes.get(at // 60_000, 0.0) + value
@@ -129,6 +129,20 @@ def test_a_clock_that_was_set_back_hides_no_poll(fleet: Fleet) -> None:
         fleet.poll(1)
     assert fleet.bench.clock() > 0
     assert fleet.ask(1) == fleet.added_up(1)
+
+
+@pytest.mark.parametrize("back", [4, 64, 300, 2000])
+def test_after_a_clock_was_set_back_each_sample_counts_once_and_in_its_own_time(fleet: Fleet, back: int) -> None:
+    for _ in range(60):
+        fleet.passes(10)
+        fleet.poll(1, 2)
+        fleet.ask(1, 2)
+    fleet.bench.clock.now -= back + 0.123  # their times stay apart
+    assert fleet.ask(1, 2) == fleet.added_up(1, 2), "before any new poll"
+    for turn in range(120):
+        fleet.passes(10)
+        fleet.poll(1)
+        assert fleet.ask(1, 2) == fleet.added_up(1, 2), turn
 
 
 def test_after_a_long_silence_the_window_is_read_anew(fleet: Fleet) -> None:
