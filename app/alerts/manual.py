@@ -21,9 +21,10 @@ def rule_sections() -> str:
 
 def _section(rule: Rule) -> str:
     held = "fires at once" if rule.for_seconds == 0 else f"must hold for {span(rule.for_seconds)}"
+    target = f"{'an' if rule.subject == 'engine' else 'a'} {rule.subject}"
     lines = [
         f"### {rule.id.replace('_', '-')}",
-        f"**{rule.title}** · {rule.severity} · about a {rule.subject} · {held} · fact `{rule.fact}`",
+        f"**{rule.title}** · {rule.severity} · about {target} · {held} · fact `{rule.fact}`",
         "",
         rule.means,
         "",

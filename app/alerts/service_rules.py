@@ -81,7 +81,7 @@ class RuleSettings:
                 "target_kind", f"rule {rule_id} is about the {rule.subject}, which has no overrides"
             )
         if body.target_kind != rule.subject:
-            raise InvalidInput.field("target_kind", f"rule {rule_id} is about a {rule.subject}")
+            raise InvalidInput.field("target_kind", f"rule {rule_id} is about targets of the kind {rule.subject}")
         check_thresholds(rule, body.thresholds)
         with self._db.write() as session:
             try:

@@ -93,6 +93,10 @@ class RecordsInventory:
         """Class and reason as of now."""
         return [(j.cls, j.reason) for j in self._records.classify_now(store_id, facts)]
 
+    def polled_in_time(self, store_id: int) -> bool:
+        """Whether the servers' last polls let a record be called wrong."""
+        return self._records.polled_in_time(store_id)
+
     def held(self, store_id: int) -> Mapping[bytes, str]:
         """Names on hold: canaries by the reason they were held for, all others as restored."""
         names = self._records.holds.names(store_id)

@@ -8,6 +8,7 @@ intents, after the directories were synced.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -29,6 +30,8 @@ from app.errors import StoreError
 CHUNKS_AT_ONCE = 8
 _LOOK_UP_EVERY = 64
 _LOOK_UP_SECONDS = 0.5
+#: How long a pass waits in all for polls that are late, and how often it looks.
+_LATE_POLLS_SECONDS, _LATE_POLLS_LOOK = 30.0, 0.5
 
 
 @dataclass
@@ -68,6 +71,7 @@ class RemovalPass:
         self._quarantine = b""
         self._moved = False  # files, since directories were last made to survive a power cut
         self._looked_at = deps.clock()
+        self._patience = _LATE_POLLS_SECONDS
         self._held: dict[bytes, str] = dict(deps.inventory.held(deps.store_id))
 
     def go(self, round_no: int) -> int:
@@ -119,7 +123,7 @@ class RemovalPass:
     def _judge(self, chunk: Chunk, planned: list[ItemRow]) -> list[ItemRow]:
         """What may go now; what may not (its class is another now, or somebody holds it) is settled in the chunk."""
         deps = self._deps
-        judged = deps.inventory.classify_now(deps.store_id, [item.fact() for item in planned])
+        judged = self._classes_now(planned)
         # Records of a plan are of a few kinds: what holds for one holds for all like it.
         known: dict[tuple[str, str, str | None, int], bool] = {}
         wanted: list[ItemRow] = []
@@ -142,6 +146,33 @@ class RemovalPass:
             deps.tally.count(item, outcome)
         chunk.set(refused, deps.clock())
         return wanted
+
+    def _classes_now(self, planned: list[ItemRow]) -> list[tuple[str, str | None]]:
+        """What these records are now. Where a poll that is late leaves a wrong one undecided, that poll is waited for:
+        to go on would leave what is wrong where it is, and take what was derived from it.
+        """
+        facts = [item.fact() for item in planned]
+        judged = self._deps.inventory.classify_now(self._deps.store_id, facts)
+        undecided = any(
+            cls == "unverified" and not self._still_wanted(item, cls, reason)
+            for item, (cls, reason) in zip(planned, judged, strict=True)
+        )
+        if undecided and self._polls_are_in():
+            judged = self._deps.inventory.classify_now(self._deps.store_id, facts)
+        return judged
+
+    def _polls_are_in(self) -> bool:
+        """Waits for late polls, in all no longer than the pass has patience. Raises Interrupted."""
+        deps = self._deps
+        while not deps.inventory.polled_in_time(deps.store_id):
+            if self._patience <= 0:
+                return False
+            if deps.interrupted():
+                raise Interrupted
+            deps.lock.beat()
+            time.sleep(_LATE_POLLS_LOOK)
+            self._patience -= _LATE_POLLS_LOOK
+        return True
 
     def _still_wanted(self, item: ItemRow, cls: str, reason: str | None) -> bool:
         if item.round == 1:

@@ -96,6 +96,11 @@ class Inventory(Protocol):
         """Names that must stay, and why (CANARY, RESTORED)."""
         ...
 
+    def polled_in_time(self, store_id: int) -> bool:
+        """Whether every server of the store has answered its last poll in time: without that no layout is called
+        another one than the live."""
+        ...
+
     def refresh(self, store_id: int, check_cancel: Callable[[], None]) -> None:
         """Scans the store in this thread."""
         ...

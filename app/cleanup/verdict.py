@@ -31,6 +31,11 @@ def verdict_of(ended: Ended) -> tuple[str, list[str]]:
     missed = _missed_goal(ended)
     if ended.failed:
         notes.append(f"{ended.failed} files could not be removed; the list says why. The rest went on without them.")
+    if undecided := ended.skipped.get("reclassified"):
+        notes.append(
+            f"{undecided} planned records were left alone: their class was another one by then (the list says which). "
+            "Where it is unverified because a server did not answer its polls, run it again when all do."
+        )
     if missed:
         notes.append(missed)
     if ended.limited:

@@ -323,6 +323,12 @@ class RecordsService:
                 context = self._current.with_sizes(inventory, context)
         return classify_facts(facts, known.temp_dirs, context)
 
+    def polled_in_time(self, store_id: int) -> bool:
+        """Whether every server of the store answered its last poll, and lately (true of a store without servers):
+        without that `classify_now` calls no layout another one than the live."""
+        store = self._fleet.store_target(store_id)
+        return not store.server_ids or self._knowledge.load(store).context.fresh
+
     def removed_by_run(self, store_id: int, taken: Sequence[Taken], *, since: float) -> None:
         """Cleanup says: a run that began at `since` took these out (ids as `select_batches` gave them, where known).
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.clock import iso
 from app.errors import InvalidInput
 from app.telemetry.metrics import CATALOGUE, Metric
 from app.telemetry.rollup import DEFAULT_KEPT, FIVE_MINUTES, HOUR, Kept, marks
@@ -26,6 +27,8 @@ Source = Literal["raw", "5m", "1h"]
 
 DEFAULT_SPAN_SECONDS = 3600.0
 MAX_POINTS = 5000
+#: The first moment of the year 9999: from there on time zones lead out of the calendar.
+_NO_CALENDAR = 253_370_764_800.0
 WANTED_POINTS = 300
 #: A ratio over less than this is mostly holes: requests come in bursts.
 RATIO_STEP_SECONDS = 60.0
@@ -85,11 +88,15 @@ def plan(
     metric = CATALOGUE[kind].get(name)
     if metric is None:
         known = ", ".join(sorted(CATALOGUE[kind]))
-        raise InvalidInput.field("metric", f"{name[:60]!r} is not a metric of a {kind}; known are {known}")
+        raise InvalidInput.field("metric", f"{name[:60]!r} is no metric of the kind {kind}; known are {known}")
     end = now if end is None else end
     start = end - DEFAULT_SPAN_SECONDS if start is None else start
+    for field, at in (("to", end), ("from", start)):
+        if not 0 <= at < _NO_CALENDAR:
+            raise InvalidInput.field(field, f"{iso(at) or at} is no time between the years 1970 and 9998")
     if start >= end:
-        raise InvalidInput.field("from", "must be before `to`")
+        raise InvalidInput.field("from", f"{iso(start)} is not before `to` ({iso(end)})")
+    asked = "from" if step is None else "step"
     if step is not None and (step <= 0 or not math.isfinite(step)):
         raise InvalidInput.field("step", "must be a number of seconds above 0")
     if step is None:
@@ -100,7 +107,8 @@ def plan(
     if step < RAW_BELOW_INTERVALS * interval and not floor:
         step = 0.0
     if (end - start) / (step or interval) > MAX_POINTS:
-        raise InvalidInput.field("step", f"would give more than {MAX_POINTS} points; choose a longer step")
+        way_out = "a later `from`, or a longer `step`"
+        raise InvalidInput.field(asked, f"would give more than {MAX_POINTS} points; choose {way_out}")
     source: Source = "1h" if step * 1000 >= HOUR else "5m" if step * 1000 >= FIVE_MINUTES else "raw"
     if source != "raw":
         # A bucket must be made of whole buckets of its table.

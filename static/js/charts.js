@@ -150,6 +150,12 @@
     u.root.append(note);
   }
 
+  // A value with nothing known on either side has no line: it is a dot, or a panel that polls seldom would draw nothing.
+  const lonely = { show: false, size: 4, filter: (u, index) => {
+    const values = u.data[index];
+    const alone = values.flatMap((v, at) => (v != null && values[at - 1] == null && values[at + 1] == null ? [at] : []));
+    return alone.length ? alone : null;
+  } };
   const edge = (line) => ({ stroke: faded(line, 0.35), width: 0.5, spanGaps: false, points: { show: false }, class: "edge" });
   // "(from 3 to 5)" where a bucket held more than one value.
   function range(u, at, show) {
@@ -176,7 +182,7 @@
       ],
       series: [
         { label: "time", value: (_, v) => moment(v) },
-        { label: box.dataset.title, stroke: line, width: 1.6, fill: banded ? undefined : faded(line, 0.1), spanGaps: false, points: { show: false },
+        { label: box.dataset.title, stroke: line, width: 1.6, fill: banded ? undefined : faded(line, 0.1), spanGaps: false, points: { ...lonely, fill: line },
           value: (u, v, __, at) => (at == null ? "—" : v == null ? "not known" : `${show(v)}${range(u, at, show)}`) },
         // Highest and lowest of each bucket: the area between them is drawn, so that a spike survives its mean.
         ...(banded ? [edge(line), edge(line)] : []),

@@ -88,6 +88,9 @@ def history_page(
 ) -> Response:
     target, shown = _target(frame, kind, target_id), _span(frame, span, start, to)
     specs = HISTORY[kind]
+    if metric and not any(spec[1] == metric for spec in specs):
+        known = ", ".join(spec[1] for spec in specs)
+        raise InvalidInput.field("metric", f"{metric!r} has no history here; choose one of {known}")
     title, name, unit, tier, low, high = next((spec for spec in specs if spec[1] == metric), specs[0])
     samples = _samples(frame, kind, target_id, name, shown)
     asked = {"metric": name, "from": iso(shown.start) or ""} | ({} if shown.key else {"to": iso(shown.end) or ""})

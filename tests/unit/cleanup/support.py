@@ -70,6 +70,7 @@ class DiskInventory:
     cleared_models: list[tuple[str, float]] = field(default_factory=list)
     scans: int = 0
     another: bool = False
+    in_time: Callable[[], bool] = lambda: True
 
     def _class(self, fact: FileFact) -> tuple[str, str | None]:
         parsed = parse_name(fact.name)
@@ -110,6 +111,9 @@ class DiskInventory:
 
     def classify_now(self, store_id: int, facts: Sequence[FileFact]) -> list[tuple[str, str | None]]:
         return [self._class(fact) for fact in facts]
+
+    def polled_in_time(self, store_id: int) -> bool:
+        return self.in_time()
 
     def held(self, store_id: int) -> Mapping[bytes, str]:
         return dict(self.holds)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
+from app.cleanup import passes
 from app.cleanup.chunks import Chunk
 from app.cleanup.journal import Journal, RunTally
 from app.cleanup.passes import CHUNKS_AT_ONCE
@@ -124,6 +125,38 @@ class TestRun:
         run = world.service.start_run(int(plan.id), actor="test")
         assert run.skipped == {"reclassified": 1}
         assert world.names() == {names[0]}
+
+    def test_a_late_poll_is_waited_for_before_wrong_records_are_left_and_derived_ones_go(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(passes, "_LATE_POLLS_LOOK", 0.001)
+        names = world.fill(2, cls=("incompatible", "other_layout"))
+        plan = world.plan([{"kind": "incompatible"}])
+        looks = iter([False, False, True])
+        known = dict(world.inventory.classes)
+
+        def in_time() -> bool:
+            if there := next(looks, True):
+                world.inventory.classes.update(known)
+            return there
+
+        world.inventory.classes.update(dict.fromkeys(names, ("unverified", "mixed_layouts")))
+        world.inventory.in_time = in_time
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert (run.removed.records, run.skipped, world.names()) == (2, {}, set())
+
+    def test_polls_that_never_come_leave_the_records_and_the_run_says_so(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(passes, "_LATE_POLLS_LOOK", 10.0)
+        monkeypatch.setattr(passes.time, "sleep", lambda _seconds: None)
+        names = world.fill(2, cls=("incompatible", "other_layout"))
+        plan = world.plan([{"kind": "incompatible"}])
+        world.inventory.classes.update(dict.fromkeys(names, ("unverified", "mixed_layouts")))
+        world.inventory.in_time = lambda: False
+        run = world.service.start_run(int(plan.id), actor="test")
+        assert (run.skipped, world.names()) == ({"reclassified": 2}, set(names))
+        assert any("2 planned records were left alone" in note and "run it again" in note for note in run.notes)
 
     def test_a_record_used_since_the_plan_stays_when_use_counts(self, world: World) -> None:
         names = world.fill(2, age=40 * 86_400.0)

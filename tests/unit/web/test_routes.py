@@ -763,11 +763,34 @@ def test_a_number_over_time_as_page_and_as_csv(panel: Panel, browser: httpx.Clie
     for words, query in (
         ("9y", {"range": "9y"}),
         ("RFC 3339", {"from": "soon"}),
-        ("before", {"from": "2999-01-01T00:00Z"}),
+        ("is not before", {"from": "2999-01-01T00:00Z"}),
+        ("choose one of", {"metric": "nope"}),
     ):
         refused = browser.get(here, params=query)
         assert refused.status_code == 422
         assert words in refused.text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"from": "0001-01-01T00:00:00Z"},
+        {"from": "0001-01-01T00:00:00+14:00"},
+        {"to": "0001-01-01T00:00:00Z"},
+        {"to": "9999-12-31T23:59:59-12:00"},
+        {"from": "1969-12-31T23:59:59Z"},
+    ],
+)
+def test_a_time_that_leads_out_of_the_calendar_is_refused_by_name(
+    panel: Panel, browser: httpx.Client, store_id: str, query: dict[str, str]
+) -> None:
+    server = panel.services.fleet.list_servers(page_size=5, page_token=None).items[0]
+    for target, metric in ((f"servers/{server.id}", "hit_rate"), (f"stores/{store_id}", "disk_busy_ratio")):
+        for path in (f"/{target}/history", f"/{target}/history.csv", f"/api/v1/{target}/samples"):
+            refused = browser.get(path, params={"metric": metric, **query})
+            assert (path, refused.status_code) == (path, 422)
+            assert next(iter(query)) in refused.text
+            assert "1970" in refused.text
 
 
 def test_a_chosen_time_is_a_page_with_its_own_steps_and_export(panel: Panel, browser: httpx.Client) -> None:
