@@ -28,6 +28,7 @@ from app.cleanup.service_quarantine import QuarantineMethods
 from app.cleanup.service_runs import RunMethods
 from app.cleanup.tables import CleanupRun, Plan, QuarantineJob
 from app.cleanup.tiers import Sleep, TierCalls
+from app.cleanup.waiting import is_tied
 from app.clock import Clock
 from app.database import Database
 from app.errors import Conflict
@@ -114,6 +115,7 @@ class CleanupService(RunMethods, PolicyMethods, PlanMethods, QuarantineMethods):
         fleet.on_forget(self._forbid_forgetting)
         if records is not None:
             records.on_past(lambda store_id, name: past_of_name(db, store_id, name))
+            records.directories.on_follow(lambda store_id: is_tied(db, store_id))
 
     def _forbid_forgetting(self, session: Session, kind: str, target_id: int) -> None:
         """A store whose files are being moved cannot be forgotten."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from sqlalchemy import or_, select
+
 from app.cleanup.chunks import count_chunks, read_chunks
 from app.cleanup.journal import WAITING
 from app.cleanup.schemas import Count
 from app.cleanup.selection import ItemFilter
+from app.cleanup.tables import CleanupIntent, CleanupRun, QuarantineJob
 from app.database import Database
+from app.scheduling.work import ACTIVE_STATES
 
 
 def outcomes_of(db: Database, plan_id: int) -> dict[str, int]:
@@ -39,3 +43,20 @@ def waiting_kinds(db: Database, plan_id: int, wanted: ItemFilter | None = None) 
             if wanted.takes(item):
                 add(item.reason or item.cls, 1, item.size)
     return found
+
+
+def is_tied(db: Database, store_id: int) -> bool:
+    """Whether work on a store's files is under way or unsettled, or records of it wait in quarantine."""
+    jobs = select(QuarantineJob.run_id).where(QuarantineJob.state.in_(ACTIVE_STATES))
+    unsettled = select(CleanupIntent.run_id).where(CleanupIntent.settled_at.is_(None))
+    query = select(CleanupRun.id).where(
+        CleanupRun.store_id == store_id,
+        or_(
+            CleanupRun.state.in_(ACTIVE_STATES),
+            CleanupRun.waiting_records > 0,
+            CleanupRun.id.in_(jobs),
+            CleanupRun.id.in_(unsettled),
+        ),
+    )
+    with db.read() as session:
+        return session.scalar(query.limit(1)) is not None

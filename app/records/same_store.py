@@ -6,10 +6,11 @@ last scan knew only where something proves it:
 
 1. Both have a mark, a random text in ``.tierkeeper/store`` that the first scan writes: equal marks prove it (also after
    a reboot that numbered devices anew, and for a copy), different ones disprove it.
-2. Device and inode are the same. The root of a file system has the same small inode on each, so there a mark that went
-   away needs the third proof too.
+2. Device and inode are the same. The root of a file system has the same small inode on each, and a device number passes
+   from one volume to the next, so of a root without both marks the third proof decides.
 3. At least half of a sample of the known records lie there with the size and the time of writing they had. Names alone
-   prove nothing: a server that goes on writing into the mount point makes the same names again.
+   prove nothing: a server that goes on writing into the mount point makes the same names again. Where the inventory
+   knew of no record, a root's numbers are believed, as nothing can be compared; an inventory that is lost is no proof.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ class KnownDirectory:
 @dataclass(frozen=True)
 class FoundDirectory:
     """The directory that lies there now. `alike`: (records of the sample that are there unchanged, sample), where that
-    had to be looked at."""
+    had to be looked at; None: it had to, and the inventory to compare with is lost."""
 
     identity: str
     inode: int
     mark: str | None
-    alike: tuple[int, int] = (0, 0)
+    alike: tuple[int, int] | None = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -73,27 +74,30 @@ def is_same(known: KnownDirectory, found: FoundDirectory) -> bool:
     """Whether the directory is proven to be the known one."""
     if known.mark is not None and found.mark is not None:
         return known.mark == found.mark
-    there, looked = found.alike
+    there, looked = found.alike or (0, 0)
     if looked > 0 and 2 * there >= looked:
         return True
-    return known.identity == found.identity and not (_may_be_any_root(known, found) and looked > 0)
+    if known.identity != found.identity:
+        return False
+    return not _may_be_any_root(found) or found.alike == (0, 0)
 
 
 def find_directory(
-    directory: StoreDirectory, known: KnownDirectory, sample: Callable[[], Sequence[Sampled]]
+    directory: StoreDirectory, known: KnownDirectory, sample: Callable[[], Sequence[Sampled] | None]
 ) -> FoundDirectory:
-    """What lies there now; writes nothing. The sample is looked at only where nothing else decides."""
+    """What lies there now; writes nothing. The sample (None: lost) is looked at only where nothing else decides."""
     found = FoundDirectory(identity_text(directory), directory.inode, read_mark(directory))
     if known.mark is not None and found.mark is not None:
         return found
-    if known.identity == found.identity and not _may_be_any_root(known, found):
+    if known.identity == found.identity and not _may_be_any_root(found):
         return found
-    return replace(found, alike=_alike(directory, sample()))
+    records = sample()
+    return replace(found, alike=None if records is None else _alike(directory, records))
 
 
-def _may_be_any_root(known: KnownDirectory, found: FoundDirectory) -> bool:
-    """Whether equal numbers prove nothing: a file system's root that had a mark and has none."""
-    return known.mark is not None and found.mark is None and found.inode <= ROOT_INODES
+def _may_be_any_root(found: FoundDirectory) -> bool:
+    """Whether equal numbers prove nothing, where there are not both marks: each file system's root has this inode."""
+    return found.inode <= ROOT_INODES
 
 
 def identity_text(directory: StoreDirectory) -> str:

@@ -148,7 +148,7 @@ class ScanDesk:
         temp_dirs = self._knowledge.load(store).temp_dirs
         with StoreDirectory.open(store.path) as directory:
             # Before anything is written there: it may be the mount point of a volume that is away.
-            proven = self._directories.check(store.id, directory)
+            proven = self._directories.check(store.id, directory, follow=True)
             outcome = scan_directory(
                 directory,
                 path,

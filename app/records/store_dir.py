@@ -254,6 +254,11 @@ class StoreDirectory:
         kinds = {kind for fields, kind in _mounts() if fields[2] == device}
         return kinds.pop() if len(kinds) == 1 else None
 
+    def is_mount_root(self) -> bool:
+        """Whether a mount of a whole file system begins here now; a folder of one that is bound here is none."""
+        device = f"{os.major(self.device)}:{os.minor(self.device)}"
+        return any(fields[2:4] == [device, "/"] and _unescape(fields[4]) == self.path for fields, _ in _mounts())
+
     def mount(self) -> MountFacts:
         """Kind, options and room of the file system now."""
         fs_type, mount_point, options = _mount_entry(self.path)

@@ -49,6 +49,10 @@ class AnotherDirectory(StoreError):
     code = "another_directory"
 
 
+class WouldBeginAnew(AnotherDirectory):
+    """A volatile one that began anew: the next scan follows it, nobody else does."""
+
+
 class StoreDirectories:
     """Rows of `store_directory`. `path_of` says where a store's inventory is kept."""
 
@@ -60,28 +64,39 @@ class StoreDirectories:
         self._audit = audit
         self._fleet = fleet
         self._path_of = path_of
+        self._keeps: list[Callable[[int], bool]] = []
 
-    def check(self, store_id: int, directory: StoreDirectory) -> bool:
-        """Whether it is proven to be the directory known before; False where none is known yet, or a volatile one began
-        anew and is followed (`volatile.py`). Writes nothing there.
+    def on_follow(self, keeps: Callable[[int], bool]) -> None:
+        """Rooms above say whether something of a store must not be forgotten: no volatile one is followed then."""
+        self._keeps.append(keeps)
 
-        Raises AnotherDirectory, which says what changed and the way out.
+    def check(self, store_id: int, directory: StoreDirectory, *, follow: bool = False) -> bool:
+        """Whether it is proven to be the directory known before; False where none is known yet. Writes nothing there.
+
+        `follow`: a volatile one that began anew (`volatile.py`) is followed, and False too; that changes what is known
+        of the store, so only a scan does. Raises AnotherDirectory, which says what changed and the way out, and
+        WouldBeginAnew where a scan would follow.
         """
         known = self._known(store_id)
         if known is None:
             return False
         found = find_directory(directory, known, lambda: self._sample(store_id))
         if not is_same(known, found):
-            if began_anew(directory, known) and self._follow(store_id, directory, known):
-                return False
-            raise AnotherDirectory(self._sentence(store_id, directory, known, found))
+            anew = began_anew(directory, known) and not any(keeps(store_id) for keeps in self._keeps)
+            if anew and not follow:
+                raise WouldBeginAnew(self._sentence(store_id, directory, known, found, anew=True))
+            if not anew or not self._follow(store_id, directory, known):
+                raise AnotherDirectory(self._sentence(store_id, directory, known, found))
+            return False
         return True
 
     def trouble(self, store: StoreTarget) -> str | None:
-        """Why the directory that lies there now is refused; None where it is not, or cannot be opened."""
+        """Why the directory that lies there now is refused; None where a scan would take it, or it cannot be opened."""
         try:
             with StoreDirectory.open(store.path) as directory:
                 self.check(store.id, directory)
+        except WouldBeginAnew:
+            return None
         except AnotherDirectory as error:
             return error.detail
         except StoreError:
@@ -166,12 +181,21 @@ class StoreDirectories:
         )
         return events.items[0].at if events.items else None
 
-    def _sample(self, store_id: int) -> list[Sampled]:
+    def _sample(self, store_id: int) -> list[Sampled] | None:
+        """Of its inventory; None where that is lost: a scan made one since the directory was last accepted or followed,
+        which had none."""
         inventory = Inventory.open(self._path_of(store_id))
-        if inventory is None:
-            return []
-        with inventory:
-            return sample_of(inventory)
+        if inventory is not None:
+            with inventory:
+                return sample_of(inventory)
+        with self._db.read() as session:
+            lost = session.scalar(
+                select(Scan.id)
+                .join(StoreDirectoryRow, StoreDirectoryRow.store_id == Scan.store_id)
+                .where(Scan.store_id == store_id, Scan.state == SUCCEEDED, Scan.finished_at > StoreDirectoryRow.seen_at)
+                .limit(1)
+            )
+        return [] if lost is None else None
 
     def _save(
         self,
@@ -200,7 +224,15 @@ class StoreDirectories:
                     detail={"from": before.identity if before else None, "to": identity, "fs_type": fs_type},
                 )
 
-    def _sentence(self, store_id: int, directory: StoreDirectory, known: KnownDirectory, found: FoundDirectory) -> str:
+    def _sentence(
+        self,
+        store_id: int,
+        directory: StoreDirectory,
+        known: KnownDirectory,
+        found: FoundDirectory,
+        *,
+        anew: bool = False,
+    ) -> str:
         with self._db.read() as session:
             last = session.execute(
                 select(Scan.records, Scan.finished_at)
@@ -213,10 +245,17 @@ class StoreDirectories:
             records, at = last
             then += f", {records:,} record{'' if records == 1 else 's'}" + (f" at {iso(at)}" if at is not None else "")
         now = f"{found.identity}, {directory.mount().fs_type or 'file system unknown'}, {count_entries(directory)}"
-        marks = "; its mark is another store's" if known.mark and found.mark else ""
-        return (
-            f"{directory.path} is not the directory that the last scan knew: then {then}; now {now}{marks} "
-            "(device:inode). Nothing was taken over and nothing was written. If its volume is not mounted, mount it "
+        why = "; its mark is another store's" if known.mark and found.mark else ""
+        if found.alike is None:
+            why = "; it has no mark, and the inventory that its records could be compared with is lost"
+        told = (
+            f"{directory.path} is not the directory that the last scan knew: then {then}; now {now}{why} "
+            "(device:inode). Nothing was taken over and nothing was written. "
+        )
+        if anew:
+            return told + "It began anew in memory, where what was there ends with its mount: the next scan follows it"
+        return told + (
+            "If its volume is not mounted, mount it "
             "and try again; if this directory is the store now, say so on the store's page, or with "
             "tierkeeper scan STORE --accept-directory"
         )

@@ -45,6 +45,15 @@ def room(tmp_path: Path) -> Iterator[Room]:
         (KnownDirectory("8:9999", A, "ext4"), FoundDirectory("8:9999", 9999, None), True),
         (KnownDirectory("8:2", A, "ext4"), FoundDirectory("8:2", 2, None, (40, 64)), True),
         (KnownDirectory("8:2", A, "ext4"), FoundDirectory("8:2", 2, None, (0, 0)), True),
+        # A root that cannot be marked (mounted read-only): its numbers prove nothing, the records do.
+        (KnownDirectory("7:2", None, "ext4"), FoundDirectory("7:2", 2, None, (0, 64)), False),
+        (KnownDirectory("7:256", None, "btrfs"), FoundDirectory("7:256", 256, None, (31, 64)), False),
+        (KnownDirectory("7:2", None, "ext4"), FoundDirectory("7:2", 2, B, (0, 64)), False),
+        (KnownDirectory("7:2", None, "ext4"), FoundDirectory("7:2", 2, None, (32, 64)), True),
+        (KnownDirectory("7:2", None, "ext4"), FoundDirectory("7:2", 2, None, (0, 0)), True),
+        (KnownDirectory("7:2", None, "ext4"), FoundDirectory("7:2", 2, None, None), False),
+        (KnownDirectory("7:2", A, "ext4"), FoundDirectory("7:2", 2, None, None), False),
+        (KnownDirectory("7:9999", None, "ext4"), FoundDirectory("7:9999", 9999, None), True),
         # Without marks the records tell: half of them, unchanged.
         (KnownDirectory("8:2", None, "nfs4"), FoundDirectory("9:2", 2, None, (32, 64)), True),
         (KnownDirectory("8:2", None, "nfs4"), FoundDirectory("9:2", 2, None, (31, 64)), False),
@@ -182,6 +191,56 @@ class TestScan:
                 path.unlink()
         assert scan(room) == ("succeeded", None)
         assert room.records.summary(1).records == 0
+
+
+class TestUnmarkedRoot:
+    """A volume that is mounted read-only has no mark of ours. Its root's inode is that of every other volume's."""
+
+    @pytest.fixture
+    def room(self, room: Room, monkeypatch: pytest.MonkeyPatch) -> Room:
+        opened = StoreDirectory.__init__
+
+        def as_root(self: StoreDirectory, path: str, fd: int) -> None:
+            opened(self, path, fd)
+            self.inode = 2
+
+        monkeypatch.setattr(StoreDirectory, "__init__", as_root)
+        monkeypatch.setattr("app.records.store_directories.set_mark", lambda _: None)
+        fill(room)
+        room.scan()
+        return room
+
+    def test_another_volume_with_the_same_numbers_is_refused(self, room: Room) -> None:
+        unmount(room)
+        for number in range(20, 40):
+            room.record(number, 5_000)
+        state, error = scan(room)
+        assert state == "failed" and "is not the directory that the last scan knew" in (error or "")
+        assert room.records.summary(1).records == 20
+
+    def test_the_same_volume_is_scanned_again(self, room: Room) -> None:
+        room.record(30, 10)
+        assert scan(room) == ("succeeded", None)
+        assert room.records.list_scans(page_size=1, page_token=None).items[0].rescan is True
+
+    def test_a_lost_inventory_proves_nothing_until_a_person_says_so(self, room: Room) -> None:
+        (room.settings.data_dir / "inventory" / "store-1.db").unlink()
+        with room.db.write() as session:
+            session.get_one(StoreDirectoryRow, 1).seen_at -= 1  # the clock stands still: the scan ended after that
+        state, error = scan(room)
+        assert state == "failed" and "the inventory that its records could be compared with is lost" in (error or "")
+        room.clock.now += 1
+        assert room.records.directories.accept(1, None, actor="ann").state == "same"
+        assert scan(room) == ("succeeded", None)
+
+    def test_an_accepted_one_is_scanned_and_known(self, room: Room) -> None:
+        unmount(room)
+        room.record(50, 10)
+        room.clock.now += 1
+        room.records.directories.accept(1, None, actor="ann")
+        room.clock.now += 1
+        assert scan(room) == ("succeeded", None)
+        assert scan(room) == ("succeeded", None)
 
 
 class TestAccepting:
