@@ -31,6 +31,7 @@ from app.fleet.context import (
     taken_names,
 )
 from app.fleet.live import StoreLive
+from app.fleet.mounts import place_of
 from app.fleet.naming import check_labels, check_name, free_name
 from app.fleet.schemas import L2View, StoreCreate, StorePatch, StoreView
 from app.fleet.tables import Engine, Server, Store, StoreServer
@@ -238,11 +239,15 @@ class Stores:
 
 def refuse_neighbour(directory: directories.Directory, other: StoreTarget) -> None:
     """Raises Conflict where the directory is another store, or one lies inside the other."""
-    if directory.path == other.path or _inode(other.path) == (directory.device, directory.inode):
+    # Bound elsewhere, a folder of a store has a path that says nothing of it.
+    place, theirs = place_of(directory.path) or ("", ""), place_of(other.path) or ("", "")
+    bound = place[0] != "" and place[0] == theirs[0]
+    is_it = directory.path == other.path or _inode(other.path) == (directory.device, directory.inode)
+    if is_it or (bound and place == theirs):
         raise conflict("path", f"{directory.path!r} is already registered as the store {other.name!r}")
-    if directories.is_inside(directory.path, other.path):
+    if directories.is_inside(directory.path, other.path) or (bound and directories.is_inside(place[1], theirs[1])):
         raise conflict("path", f"{directory.path!r} lies inside the store {other.name!r} ({other.path}); use that one")
-    if directories.is_inside(other.path, directory.path):
+    if directories.is_inside(other.path, directory.path) or (bound and directories.is_inside(theirs[1], place[1])):
         raise conflict(
             "path", f"{directory.path!r} holds the store {other.name!r} ({other.path}); give a directory beside it"
         )

@@ -18,12 +18,11 @@ from types import TracebackType
 
 from app.clock import Clock
 from app.errors import StoreError
+from app.fleet import mounts
 from app.fleet.targets import StoreTarget
 from app.lmcache.object_keys import OWN_FOLDER
 from app.records.facts import FileFact, display_name
 
-#: What the kernel says of mounts.
-MOUNTS = Path("/proc/self/mountinfo")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWN = OWN_FOLDER.encode()
 _VOLATILE = {"tmpfs", "ramfs", "overlay"}
@@ -251,13 +250,15 @@ class StoreDirectory:
     def fs_type(self) -> str | None:
         """The kind of the file system that is open here, whatever was mounted over it since; None where not told."""
         device = f"{os.major(self.device)}:{os.minor(self.device)}"
-        kinds = {kind for fields, kind in _mounts() if fields[2] == device}
+        kinds = {kind for fields, kind in mounts.mounts() if fields[2] == device}
         return kinds.pop() if len(kinds) == 1 else None
 
     def is_mount_root(self) -> bool:
         """Whether a mount of a whole file system begins here now; a folder of one that is bound here is none."""
         device = f"{os.major(self.device)}:{os.minor(self.device)}"
-        return any(fields[2:4] == [device, "/"] and _unescape(fields[4]) == self.path for fields, _ in _mounts())
+        return any(
+            fields[2:4] == [device, "/"] and mounts.unescape(fields[4]) == self.path for fields, _ in mounts.mounts()
+        )
 
     def mount(self) -> MountFacts:
         """Kind, options and room of the file system now."""
@@ -328,36 +329,12 @@ def _access_times(fs_type: str | None, options: frozenset[str] | None) -> str:
 
 
 def _mount_entry(path: str) -> tuple[str | None, str | None, frozenset[str] | None]:
-    """(type, mount point, options) of the mount that holds a resolved path, from /proc/self/mountinfo."""
-    best: tuple[str | None, str | None, frozenset[str] | None] = (None, None, None)
-    longest = -1
-    for fields, kind in _mounts():
-        point = _unescape(fields[4])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        # Of two mounts on one point the later hides the earlier.
-        if inside and len(point) >= longest:
-            longest = len(point)
-            best = (kind, point, frozenset(fields[5].split(",")))
-    return best
-
-
-def _mounts() -> Iterator[tuple[list[str], str]]:
-    """(fields before the dash, kind of file system) of each mount, from /proc/self/mountinfo."""
-    try:
-        lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if len(fields) >= 6 and kind:
-            yield fields, kind[0]
-
-
-def _unescape(text: str) -> str:
-    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, char)
-    return text
+    """(type, mount point, options) of the mount that holds a resolved path."""
+    found = mounts.mount_of(path)
+    if found is None:
+        return None, None, None
+    fields, kind = found
+    return kind, mounts.unescape(fields[4]), frozenset(fields[5].split(","))
 
 
 def _why(error: OSError) -> str:

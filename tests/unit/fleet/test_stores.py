@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import Conflict, InvalidInput
-from app.fleet import directories
+from app.fleet import directories, mounts
 from app.fleet.live import EngineLive, ServerLive
 from app.fleet.schemas import EngineCreate, L2View, ServerCreate, StoreCreate, StorePatch, StoreView
 from app.fleet.stores import Stores
@@ -137,6 +137,25 @@ class TestPlaces:
             assert (field, words in message) == ("path", True), message
         neighbour = fill(tmp_path / "kv" / "l2-other")
         assert create(bench, neighbour).name == "l2-other"
+
+    @pytest.mark.parametrize(
+        ("bound", "words"),
+        [("", "already registered as"), ("/deeper", "lies inside"), ("/..", "holds the store"), ("-other", None)],
+    )
+    def test_what_is_bound_from_a_store_is_no_other_one(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, words: str | None
+    ) -> None:
+        first, elsewhere = fill(tmp_path / "kv" / "l2"), fill(tmp_path / "elsewhere")
+        create(bench, first, name="first")
+        table = tmp_path / "mountinfo"  # binding needs root: what the kernel would say of it
+        root = os.path.normpath(f"{first}{bound}")
+        table.write_text(f"1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:1 {root} {elsewhere} rw - ext4 /dev/a rw\n")
+        monkeypatch.setattr(mounts, "MOUNTS", table)
+        if words is None:
+            assert create(bench, elsewhere, name="second").name == "second"
+        else:
+            field, message = refused(bench, elsewhere)
+            assert (field, words in message, "'first'" in message) == ("path", True, True), message
 
     def test_a_symbolic_link_is_followed_once_and_for_all(self, bench: Bench, tmp_path: Path) -> None:
         real = fill(tmp_path / "real")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreError
-from app.records import store_dir
+from app.fleet import mounts
 from app.records.store_dir import StoreDirectory
 from app.records.summary import mount_view
 from tests.unit.records.disk import NOW, write
@@ -176,7 +176,7 @@ def test_access_times_by_the_mount_that_holds_the_directory(
     ]
     table = tmp_path / "mountinfo"
     table.write_text("\n".join(lines))
-    monkeypatch.setattr(store_dir, "MOUNTS", table)
+    monkeypatch.setattr(mounts, "MOUNTS", table)
     with StoreDirectory.open(str(tmp_path)) as directory:
         mount = directory.mount()
     assert (mount.fs_type, mount.mount_point, mount.access_times) == (fs_type, str(tmp_path), told)
