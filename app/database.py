@@ -7,7 +7,7 @@ The unit of work commits, never the code inside it. No network call and no direc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
 from app.vault import Vault, attach
+
+#: How long a writer waits for another one.
+BUSY_MS = 15_000
 
 _NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -64,6 +67,23 @@ class Database:
         with (self._durable if durable else self._write)() as session, session.begin():
             yield session
 
+    def write_if_free(self, work: Callable[[Session], object], *, patience: float = 0.0) -> str | None:
+        """One unit of work that may as well be left out: None when it is written, else why the database could not.
+
+        For notes beside what somebody asked for. It waits at most `patience` seconds for another writer, so that a
+        database which somebody holds for long delays neither pages nor work.
+        """
+        engine = self.engine.execution_options(sqlite_begin="IMMEDIATE", sqlite_patience=patience)
+        try:
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                work(session)
+        except DBAPIError as error:
+            found = trouble(error)
+            if found is None:
+                raise
+            return found
+        return None
+
     def dispose(self) -> None:
         self.engine.dispose()
 
@@ -72,7 +92,7 @@ def _make_engine(url: str, is_sqlite: bool) -> Engine:
     if not is_sqlite:
         return create_engine(url, pool_pre_ping=True)
     # The connection used last is used next: taken in turn, each would fill a page cache (below) with the same pages.
-    engine = create_engine(url, connect_args={"timeout": 15.0}, pool_use_lifo=True)
+    engine = create_engine(url, connect_args={"timeout": BUSY_MS / 1000}, pool_use_lifo=True)
 
     @event.listens_for(engine, "connect")
     def _on_connect(connection: DBAPIConnection, _record: object) -> None:
@@ -85,7 +105,7 @@ def _make_engine(url: str, is_sqlite: bool) -> Engine:
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.execute("PRAGMA busy_timeout=15000")
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
         # 4 MB each: with 16 a panel of four hundred targets held 40 MB of pages, and nothing was faster for it.
         cursor.execute("PRAGMA cache_size=-4000")
         cursor.close()
@@ -103,7 +123,15 @@ def _make_engine(url: str, is_sqlite: bool) -> Engine:
             return
         # synchronous cannot change inside a transaction, and the connection goes back to a pool: set it every time.
         connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options.get('sqlite_durable') else 'NORMAL'}")
-        connection.exec_driver_sql(f"BEGIN {mode}")
+        patience = options.get("sqlite_patience")
+        if patience is None:
+            connection.exec_driver_sql(f"BEGIN {mode}")
+            return
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={round(patience * 1000)}")
+        try:
+            connection.exec_driver_sql(f"BEGIN {mode}")
+        finally:  # the connection goes back to a pool
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_MS}")
 
     return engine
 
@@ -135,6 +163,13 @@ def trouble(error: DBAPIError) -> str | None:
     said = str(error.orig).lower()
     unusable = ("is locked", "readonly", "unable to open", "is full", "i/o error", "malformed", "not a database")
     return trouble_of(error.orig or error) if any(words in said for words in unusable) else None
+
+
+def said_by(error: BaseException) -> str:
+    """An error in one line: what the database has to say, without the statement that met it."""
+    if not isinstance(error, DBAPIError):
+        return f"{type(error).__name__}: {error}"
+    return trouble(error) or f"{type(error).__name__}: {error.orig}"
 
 
 def insert_ignore(session: Session, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:

@@ -9,7 +9,6 @@ import structlog
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 from sqlalchemy import Update, delete, func, or_, select, update
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.audit.service import AuditService
@@ -30,6 +29,8 @@ FAILURES_PER_NAME = 10
 FAILURES_PER_ADDRESS = 30
 # `last_seen_at` and `last_used_at` are written at most this often: reading pages must not mean writing.
 TOUCH_SECONDS = 60.0
+# After a database that could not be written, none of them is tried for so long.
+UNWRITTEN_SECONDS = 10.0
 MAX_FORWARDED_NAME = 128
 
 log = structlog.get_logger()
@@ -66,6 +67,7 @@ class AuthService:
         self._audit = audit
         self._hasher = hasher or PasswordHash((Argon2Hasher(),))
         self._dummy_hash = self._hasher.hash("nobody")
+        self._unwritten_at: float | None = None
 
     # first run
 
@@ -236,12 +238,14 @@ class AuthService:
         return Principal(user.username, user.role, "user", address)
 
     def _note(self, statement: Update) -> None:
-        """Writes when something was last used. A database that cannot be written must not keep people from reading."""
-        try:
-            with self._db.write() as session:
-                session.execute(statement)
-        except DBAPIError as error:
-            log.warning("auth.last_use_not_written", reason=str(error.orig))
+        """Writes when something was last used, if that can be done at once: it must not keep people from reading."""
+        now = self._clock()
+        if self._unwritten_at is not None and 0 <= now - self._unwritten_at < UNWRITTEN_SECONDS:
+            return
+        reason = self._db.write_if_free(lambda session: session.execute(statement))
+        self._unwritten_at = None if reason is None else now
+        if reason is not None:
+            log.warning("auth.last_use_not_written", reason=reason)
 
     # tokens
 

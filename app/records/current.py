@@ -140,13 +140,22 @@ class CurrentInventories:
 
     # what stands beside the inventory
 
-    def sync_epochs(self, store_id: int, known: Knowledge) -> list[LayoutEpoch]:
-        """Writes down what the timeline says of epochs, if that is news; all rows of the store as they are then."""
+    def sync_epochs(self, store_id: int, known: Knowledge, *, patience: float | None = None) -> list[LayoutEpoch]:
+        """Writes down what the timeline says of epochs, if that is news; all rows of the store as they are then.
+
+        `patience`: somebody only looks, and a database that cannot be written within so many seconds is left as it is.
+        """
         rows = self.epoch_rows(store_id)
         if not epoch_rows.out_of_step(rows, known.timeline):
             return rows
-        with self._db.write() as session:
-            epoch_rows.sync_observed(session, store_id, known.timeline, self._clock())
+        if patience is None:
+            with self._db.write() as session:
+                epoch_rows.sync_observed(session, store_id, known.timeline, self._clock())
+        else:
+            self._db.write_if_free(
+                lambda session: epoch_rows.sync_observed(session, store_id, known.timeline, self._clock()),
+                patience=patience,
+            )
         return self.epoch_rows(store_id)
 
     def epoch_rows(self, store_id: int) -> list[LayoutEpoch]:

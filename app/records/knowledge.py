@@ -36,6 +36,8 @@ from app.telemetry.tables import Observation
 #: An engine that is away for longer, in polled time, is gone (C3).
 ABSENT_FOR = 7 * 86400.0
 _GAP_INTERVALS = 3.0
+#: How long the list of former servers waits for another writer, seconds.
+_KEEPING_PATIENCE = 0.2
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
@@ -212,13 +214,17 @@ class KnowledgeSource:
         back = [row.server_id for row in rows if row.left_at is not None and row.server_id in store.server_ids]
         left = [row.server_id for row in rows if row.left_at is None and row.server_id not in store.server_ids]
         if news or back or left:
-            with self._db.write() as session:
+
+            def keep(session: Session) -> None:
                 for ident in news:
                     session.merge(ServerHistoryRow(store_id=store.id, server_id=ident, history={}, covered_until=now))
                 for ident, left_at in [*((ident, None) for ident in back), *((ident, now) for ident in left)]:
                     row = session.get(ServerHistoryRow, (store.id, ident))
                     if row is not None:
                         row.left_at = left_at
+
+            # What follows does not need it, and whoever asks next finds the same news: no page waits for a writer.
+            self._db.write_if_free(keep, patience=_KEEPING_PATIENCE)
         found: list[ServerHistory] = []
         for row in rows:
             if row.server_id in store.server_ids:

@@ -33,6 +33,10 @@ class StoreLook(NamedTuple):
     traffic: TrafficView
 
 
+#: How long somebody who looks at a store waits for a layout that is news to be written down, seconds.
+LOOKING_PATIENCE = 0.2
+
+
 @dataclass(frozen=True)
 class Looker:
     """Reads rows, inventories and samples; walks nothing and asks nobody."""
@@ -47,7 +51,7 @@ class Looker:
     def look(self, store_id: int, *, points: int) -> StoreLook:
         """All of a store, its growth by the last `points` scans. Raises NotFound."""
         store, known = self._known(store_id)
-        rows = self.current.sync_epochs(store_id, known)
+        rows = self.current.sync_epochs(store_id, known, patience=LOOKING_PATIENCE)
         labels = labels_of(rows)
         return StoreLook(
             summary=self._summary(store, known, labels),
@@ -65,7 +69,7 @@ class Looker:
     def epochs(self, store_id: int) -> EpochsView:
         """Raises NotFound."""
         store, known = self._known(store_id)
-        return self._epochs(store, known, self.current.sync_epochs(store_id, known))
+        return self._epochs(store, known, self.current.sync_epochs(store_id, known, patience=LOOKING_PATIENCE))
 
     def distribution(self, store_id: int) -> DistributionView | None:
         """Raises NotFound."""

@@ -20,10 +20,11 @@ from typing import Any
 
 import structlog
 from sqlalchemy import select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.clock import Clock
-from app.database import Database
+from app.database import Database, said_by, trouble
 from app.errors import TierkeeperError
 from app.scheduling.ends import End, Key, UnwrittenEnds
 from app.scheduling.news import News
@@ -34,6 +35,9 @@ log = structlog.get_logger()
 
 #: Pauses of a command that tries to write the end of its work. After two minutes its process ends, and the row with it.
 INSIST_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0)
+
+#: How long a note of progress waits for another writer, seconds. It is worth no more: the next one says it better.
+PROGRESS_PATIENCE = 0.2
 
 #: What a row says whose owner died before it began.
 UNBEGUN = "the process that had queued it was gone before it began: nothing was done"
@@ -78,20 +82,24 @@ class WorkContext:
         self._table = table
         self._stopping = stopping
         self._last_write = 0.0
-        #: What was too soon to be written; it is with the row's end.
+        #: What was too soon to be written, or could not be; it is with the row's end.
         self.untold: dict[str, Any] = {}
 
     def progress(self, done: int, total: int | None = None, unit: str = "", *, force: bool = False) -> None:
-        """Records how far the work is; at most twice a second unless forced. Also the heartbeat."""
+        """Records how far the work is; at most twice a second unless forced. Also the heartbeat.
+
+        Work never fails for it: what cannot be written now is left to the next note.
+        """
         now = self.clock()
         values = {"progress_done": done, "progress_total": total, "progress_unit": unit}
         if not force and 0 <= now - self._last_write < 0.5:
             self.untold = values
             return
-        self._last_write, self.untold = now, {}
-        with self.db.write() as session:
-            session.execute(update(self._table).where(self._table.id == self.id).values(**values, heartbeat_at=now))
-        self._moved()
+        note = update(self._table).where(self._table.id == self.id).values(**values, heartbeat_at=now)
+        why = self.db.write_if_free(lambda session: session.execute(note), patience=PROGRESS_PATIENCE)
+        self._last_write, self.untold = now, values if why else {}
+        if why is None:
+            self._moved()
 
     def cancelled(self) -> bool:
         """Whether somebody asked to stop, or the process is shutting down."""
@@ -178,7 +186,7 @@ class WorkRunner:
                 return False
         except Exception as problem:
             self._unclaimed.add((kind_name, work_id))
-            log.error("work.not_claimed", kind=kind_name, id=work_id, why=str(problem))
+            log.error("work.not_claimed", kind=kind_name, id=work_id, why=said_by(problem))
             raise
         moved = partial(self.news.tell, kind.name)
         moved()
@@ -195,8 +203,7 @@ class WorkRunner:
             state, error = FAILED, problem.detail
         except Exception as problem:
             crash = problem
-            where = traceback.extract_tb(problem.__traceback__)[-1]
-            state, error = FAILED, f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
+            state, error = FAILED, _told(problem)
         self._finish(kind, work_id, End(state, error, self._clock(), context.untold))
         if crash is not None:
             # Only now: a log that cannot be written must not leave the row `running` for ever.
@@ -230,10 +237,11 @@ class WorkRunner:
                         self._end_unbegun(kind, work_id, owner)
                     else:
                         self._end_dead(kind, work_id, owner)
-                except Exception:  # one row's trouble keeps no other from its end; the next look tries again
+                except Exception as problem:  # one row's trouble keeps no other from its end; the next look tries again
                     if owner == self.owner:
                         self._stuck.add((kind.name, work_id))
-                    log.exception("work.not_ended", kind=kind.name, id=work_id)
+                    bug = not (isinstance(problem, DBAPIError) and trouble(problem))
+                    log.error("work.not_ended", kind=kind.name, id=work_id, why=said_by(problem), exc_info=bug)
 
     def take_over_queue(self) -> list[Key]:
         """What a panel that is gone left queued becomes this process's, to be given to `submit`. Call it at start,
@@ -345,7 +353,7 @@ class WorkRunner:
             return
         except Exception as problem:
             self._ends.keep(kind.name, kind.table, work_id, end, problem)
-            log.error("work.end_not_written", kind=kind.name, id=work_id, state=end.state, why=str(problem))
+            log.error("work.end_not_written", kind=kind.name, id=work_id, state=end.state, why=said_by(problem))
             self.news.tell(kind.name)
             if self._pool is not None:
                 return
@@ -362,7 +370,7 @@ class WorkRunner:
             try:
                 self._write_end(self._kinds[key[0]], key[1], end)
             except Exception as problem:
-                log.warning("work.end_not_written", kind=key[0], id=key[1], state=end.state, why=str(problem))
+                log.warning("work.end_not_written", kind=key[0], id=key[1], state=end.state, why=said_by(problem))
                 return False  # a locked database takes its time to say so: the others wait for the next turn
             self._ends.written(key)
         return True
@@ -375,3 +383,11 @@ class WorkRunner:
             if ended.rowcount and kind.ended is not None:  # type: ignore[attr-defined]
                 kind.ended(session, work_id, end.state)
         self.news.tell(kind.name)
+
+
+def _told(problem: Exception) -> str:
+    """What a row says of a crash. For trouble with the database a line of code is no way out: the log has it."""
+    if isinstance(problem, DBAPIError):
+        return said_by(problem)
+    where = traceback.extract_tb(problem.__traceback__)[-1]
+    return f"{said_by(problem)} ({Path(where.filename).name}:{where.lineno})"

@@ -25,6 +25,7 @@ from app.database import Database, insert_ignore
 from app.errors import Conflict, InvalidInput, NotFound, TierkeeperError
 from app.paging import decode_cursor, encode_cursor, parse_id
 from app.scheduling.cron import DebianCronTrigger, due_between, last_due, validate_cron, validate_timezone
+from app.scheduling.jobs import told_in_a_line
 from app.scheduling.runner import WorkRunner
 from app.scheduling.schemas import FiringView, Page, ScheduleInput, SchedulePatch, ScheduleView
 from app.scheduling.tables import Firing, Schedule
@@ -99,12 +100,9 @@ class SchedulingService:
         short and must not wait for a thread that a long one has."""
         if self._scheduler is None:
             raise RuntimeError("start() first")
+        trigger, executor = IntervalTrigger(seconds=seconds), "prompt" if prompt else "default"
         self._scheduler.add_job(
-            job,
-            IntervalTrigger(seconds=seconds),
-            id=f"code:{name}",
-            replace_existing=True,
-            executor="prompt" if prompt else "default",
+            told_in_a_line(name, job), trigger, id=f"code:{name}", replace_existing=True, executor=executor
         )
 
     def alive(self, *, within_seconds: float = 60.0) -> bool:
