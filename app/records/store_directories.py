@@ -16,6 +16,7 @@ from app.audit.service import AuditService
 from app.clock import Clock, iso
 from app.database import Database
 from app.errors import Conflict, InvalidInput, StoreError
+from app.fleet.mounts import place_of
 from app.fleet.service import FleetService
 from app.fleet.targets import StoreTarget
 from app.records.inventory_file import Inventory, remove_inventory
@@ -27,6 +28,7 @@ from app.records.same_store import (
     find_directory,
     identity_text,
     is_same,
+    read_mark,
     sample_of,
     set_mark,
 )
@@ -53,6 +55,10 @@ class WouldBeginAnew(AnotherDirectory):
     """A volatile one that began anew: the next scan follows it, nobody else does."""
 
 
+class AnotherStores(AnotherDirectory):
+    """The directory at the store's path is that of another store; no person can say that it is this one's."""
+
+
 class StoreDirectories:
     """Rows of `store_directory`. `path_of` says where a store's inventory is kept."""
 
@@ -77,6 +83,7 @@ class StoreDirectories:
         of the store, so only a scan does. Raises AnotherDirectory, which says what changed and the way out, and
         WouldBeginAnew where a scan would follow.
         """
+        self._refuse_another_stores(store_id, directory)
         known = self._known(store_id)
         if known is None:
             return False
@@ -143,6 +150,8 @@ class StoreDirectories:
                 )
             try:
                 self.check(store.id, directory)
+            except AnotherStores:
+                raise
             except AnotherDirectory:
                 known = self._known(store.id)
                 self._save(store.id, directory, set_mark(directory), told=(actor, ACCEPTED), before=known)
@@ -150,6 +159,27 @@ class StoreDirectories:
         return self.view(store_id)
 
     # inside
+
+    def _refuse_another_stores(self, store_id: int, directory: StoreDirectory) -> None:
+        """Two stores over one directory count it twice, and each cleans what the other one knows. Bound to the path of
+        a store, the directory of another has that one's mark, or lies at its place in the same file system."""
+        others = [store for store in self._fleet.store_targets() if store.id != store_id]
+        if not others:
+            return
+        mark = read_mark(directory)
+        with self._db.read() as session:
+            marks = {row.store_id: row.mark for row in session.scalars(select(StoreDirectoryRow))}
+        place = place_of(directory.path)
+        for other in others:
+            theirs = mark is not None and marks.get(other.id) == mark
+            # Whose mark it has is not refused because the other one was bound over it.
+            mine = mark is not None and marks.get(store_id) == mark
+            if theirs or (not mine and place is not None and place_of(other.path) == place):
+                raise AnotherStores(
+                    f"{directory.path} is the directory of the store {other.name!r} ({other.path}). Nothing was taken "
+                    "over and nothing was written. Mount this store's own volume there, or forget one of the two; if "
+                    "it is a copy of that store's directory, remove .tierkeeper/store in the copy"
+                )
 
     def _follow(self, store_id: int, directory: StoreDirectory, known: KnownDirectory) -> bool:
         """The store begins anew there, what was known of its records is forgotten. False while a scan is under way."""

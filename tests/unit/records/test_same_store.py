@@ -11,6 +11,8 @@ import pytest
 
 from app.audit.tables import AuditEvent
 from app.errors import Conflict, InvalidInput, StoreError
+from app.fleet import mounts
+from app.fleet.tables import Store
 from app.records.inventory_file import Inventory
 from app.records.same_store import FoundDirectory, KnownDirectory, is_same, read_mark, sample_of, set_mark
 from app.records.scan_work import inventory_lock
@@ -241,6 +243,47 @@ class TestUnmarkedRoot:
         room.clock.now += 1
         assert scan(room) == ("succeeded", None)
         assert scan(room) == ("succeeded", None)
+
+
+class TestTwoStores:
+    """Another store's directory at a store's path, as a bind mount makes it."""
+
+    @pytest.fixture
+    def other(self, room: Room) -> Path:
+        path = room.root.with_name("other")
+        path.mkdir()
+        with room.db.write() as session:
+            session.add(Store(id=2, name="other", path=str(path), server_path=str(path), created_at=0))
+        fill(room)
+        room.scan()
+        return path
+
+    def refused(self, room: Room) -> None:
+        view = room.records.start_scan(2, actor="test")
+        assert view.state == "failed" and "is the directory of the store 'disk'" in (view.error or "")
+        with pytest.raises(StoreError, match="is the directory of the store 'disk'"):
+            room.records.directories.accept(2, None, actor="ann")
+
+    def test_the_others_mark_is_refused(self, room: Room, other: Path) -> None:
+        other.rmdir()
+        shutil.copytree(room.root, other)
+        self.refused(room)
+        assert scan(room) == ("succeeded", None)
+        (other / ".tierkeeper" / "store").unlink()  # the way out, for a copy
+        assert room.records.start_scan(2, actor="test").state == "succeeded"
+
+    def test_the_others_place_is_refused_where_there_is_no_mark(
+        self, room: Room, other: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = room.root.with_name("mountinfo")
+        table.write_text(f"1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:1 {room.root} {other} rw - ext4 /dev/a rw\n")
+        monkeypatch.setattr(mounts, "MOUNTS", table)
+        self.refused(room)
+        assert list(other.iterdir()) == []
+        assert scan(room) == ("succeeded", None)
+
+    def test_a_directory_of_its_own_is_scanned(self, room: Room, other: Path) -> None:
+        assert room.records.start_scan(2, actor="test").state == "succeeded"
 
 
 class TestAccepting:
