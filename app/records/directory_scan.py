@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.clock import Clock
-from app.records.inventory_file import Inventory
+from app.records.inventory_file import Inventory, remove_inventory
 from app.records.knowledge_free import without_servers
-from app.records.same_store import identity_text
-from app.records.scan_work import ScanOutcome, scan_directory
+from app.records.same_store import KnownDirectory, find_directory, identity_text, is_same, sample_of
+from app.records.scan_work import ScanOutcome, inventory_lock, scan_directory
 from app.records.schemas import SummaryView
 from app.records.store_dir import StoreDirectory
 from app.records.summary import ScanFacts, Surroundings, filesystem_summary, mount_view, summarise
@@ -32,7 +32,7 @@ def scan_unregistered(
     Raises StoreError when the directory cannot be read, Conflict when it is being scanned by somebody else.
     """
     with StoreDirectory.open(directory) as opened:
-        replaced = _replaced(path, opened)
+        proven, replaced = _replaced(path, opened)
         outcome = scan_directory(
             opened,
             path,
@@ -42,6 +42,7 @@ def scan_unregistered(
             tick=on_progress or _silent,
             gentle=gentle,
             probe_clock=False,
+            proven=proven,
         )
     totals = outcome.totals
     now = clock()
@@ -74,17 +75,23 @@ def scan_unregistered(
         return summarise("", inventory, facts, around), outcome
 
 
-def _replaced(path: Path, opened: StoreDirectory) -> tuple[str, ...]:
-    """That the directory is not the one scanned before, in a sentence: nothing is compared with that one then."""
+def _replaced(path: Path, opened: StoreDirectory) -> tuple[bool, tuple[str, ...]]:
+    """Whether the directory is proven to be the one scanned before, and that it is not, in a sentence: nothing is
+    compared with that one then, its inventory goes. No mark is written, so a root is told by its records."""
     inventory = Inventory.open(path)
     if inventory is None:
-        return ()
+        return False, ()
     with inventory:
-        before = inventory.meta().get("directory")
+        before = str(inventory.meta().get("directory"))
+        known = KnownDirectory(before, None, None)
+        if is_same(known, find_directory(opened, known, lambda: sample_of(inventory))):
+            return True, ()
+    with inventory_lock(path) as mine:
+        if mine:  # else the scan says that another one is under way
+            remove_inventory(path)
     now = identity_text(opened)
-    if before == now:
-        return ()
-    return (f"not the directory of the last scan (device:inode {before}, now {now}): is its volume mounted?",)
+    what = f"device:inode {before}, now {now}" if before != now else f"other records under the same device:inode {now}"
+    return False, (f"not the directory of the last scan ({what}): is its volume mounted?",)
 
 
 def _silent(_files: int) -> None:

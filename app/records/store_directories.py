@@ -163,18 +163,21 @@ class StoreDirectories:
     def _refuse_another_stores(self, store_id: int, directory: StoreDirectory) -> None:
         """Two stores over one directory count it twice, and each cleans what the other one knows. Bound to the path of
         a store, the directory of another has that one's mark, or lies at its place in the same file system."""
-        others = [store for store in self._fleet.store_targets() if store.id != store_id]
-        if not others:
-            return
         mark = read_mark(directory)
         with self._db.read() as session:
-            marks = {row.store_id: row.mark for row in session.scalars(select(StoreDirectoryRow))}
+            marked = (
+                ()
+                if mark is None
+                else session.scalars(select(StoreDirectoryRow.store_id).where(StoreDirectoryRow.mark == mark)).all()
+            )
+        # Whose mark it has, and alone, is not refused because another one was bound over it.
+        if marked and set(marked) == {store_id}:
+            return
         place = place_of(directory.path)
-        for other in others:
-            theirs = mark is not None and marks.get(other.id) == mark
-            # Whose mark it has is not refused because the other one was bound over it.
-            mine = mark is not None and marks.get(store_id) == mark
-            if theirs or (not mine and place is not None and place_of(other.path) == place):
+        for other in self._fleet.store_targets():
+            if other.id == store_id:
+                continue
+            if other.id in marked or (place is not None and place_of(other.path) == place):
                 raise AnotherStores(
                     f"{directory.path} is the directory of the store {other.name!r} ({other.path}). Nothing was taken "
                     "over and nothing was written. Mount this store's own volume there, or forget one of the two; if "
