@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 from sqlalchemy import func, select
+from sqlalchemy.exc import DBAPIError
 
 from app.errors import TierkeeperError
 from app.lmcache.layouts import KVLayout, compare_layouts
@@ -24,6 +25,8 @@ class LayoutWatch:
         self._services = services
         self._seen: dict[int, list[KVLayout]] = {}
         self._read_to: int | None = None  # id of the last observation that was looked at
+        #: Stores whose rooms are still to be told: an observation is read once, and the database may be locked then.
+        self._owed: dict[int, None] = {}
 
     def look(self) -> None:
         """Compares the latest good observation of every server with the one before and acts on a difference."""
@@ -31,7 +34,16 @@ class LayoutWatch:
             before = self._seen.get(server_id)
             self._seen[server_id] = layouts
             if before is not None and (_any_without_like(layouts, before) or _any_without_like(before, layouts)):
-                self._act(server_id)
+                for store in self._services.fleet.store_targets(server_id):
+                    log.info("layout.changed", server=server_id, store=store.id)
+                    self._owed[store.id] = None
+        for store_id in list(self._owed):
+            del self._owed[store_id]
+            try:
+                self._act(store_id)
+            except DBAPIError:
+                self._owed[store_id] = None
+                raise
 
     def _newest(self) -> dict[int, list[KVLayout]]:
         """The layouts of each server with an observation that is new since the last look. A row that is extended keeps
@@ -50,14 +62,12 @@ class LayoutWatch:
         self._read_to = self._read_to or 0
         return found
 
-    def _act(self, server_id: int) -> None:
-        for store in self._services.fleet.store_targets(server_id):
-            log.info("layout.changed", server=server_id, store=store.id)
-            try:
-                self._services.records.on_layout_change(store.id)
-                self._services.cleanup.on_layout_change(store.id)
-            except TierkeeperError as error:
-                log.warning("layout.change_not_handled", store=store.id, reason=error.detail)
+    def _act(self, store_id: int) -> None:
+        try:
+            self._services.records.on_layout_change(store_id)
+            self._services.cleanup.on_layout_change(store_id)
+        except TierkeeperError as error:
+            log.warning("layout.change_not_handled", store=store_id, reason=error.detail)
 
 
 def _any_without_like(layouts: list[KVLayout], others: list[KVLayout]) -> bool:

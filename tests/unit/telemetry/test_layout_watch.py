@@ -5,7 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
 from app.layout_watch import LayoutWatch
+from tests.support.locks import held, impatient
 from tests.unit.telemetry.support import Bench, FakeTarget, captured_server
 
 
@@ -64,3 +69,28 @@ async def test_a_new_watch_begins_with_what_is_there(bench: Bench) -> None:
     await bench.tick()
     watch.look()
     assert told.stores == [100 + server_id]
+
+
+async def test_a_change_that_meets_a_locked_database_is_told_by_a_later_look(bench: Bench) -> None:
+    fake = captured_server()
+    server_id = bench.add_server(fake)
+    told = Told(bench)
+    started: list[int] = []
+
+    def start(store_id: int) -> None:
+        with bench.db.write() as session:
+            session.execute(text("DELETE FROM series WHERE id = -1"))
+        started.append(store_id)
+
+    told.cleanup = SimpleNamespace(on_layout_change=start)
+    watch = LayoutWatch(told)  # type: ignore[arg-type]
+    await bench.tick()
+    watch.look()
+    with_dtype(fake, "torch.float16")
+    await bench.tick()
+    with held(bench.db), impatient(bench.db), pytest.raises(OperationalError, match="locked"):
+        watch.look()
+    assert started == []
+    watch.look()
+    watch.look()
+    assert started == [100 + server_id]
