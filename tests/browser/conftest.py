@@ -25,6 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/browser" in str(item.path):
             item.add_marker(pytest.mark.browser)
+            if item.get_closest_marker("timeout") is None:  # some walk through every page there is
+                item.add_marker(pytest.mark.timeout(600))
             if not os.path.exists(CHROMIUM):
                 item.add_marker(missing)
 
